@@ -39,8 +39,8 @@ class UvProject:
 
 
 def find(start: Path, where: str) -> UvProject:
-    """The project of a folder: that of the nearest uv.lock, there or above. `where` is the
-    folder in words, as `beside train.py`.
+    """The project of the nearest uv.lock, in a folder or above it. `where` is the folder
+    in words, as `beside train.py`.
 
     Raises `UsageError` where there is none, or its files can't be read.
     """

@@ -98,7 +98,7 @@ def _check(run: Run, plan: Mapping[str, Any]) -> None:
 
 
 def _python(run: Run, plan: Mapping[str, Any], named: str | None) -> str:
-    """What has torch: the run's own Python, where it is one of this machine's."""
+    """The Python that has torch: the run's own, if it is on this machine."""
     own = plan.get("python")
     is_here = not plan.get("container") and not run_roots.is_remote(run.root)
     if named is None and is_here and isinstance(own, str) and os.access(own, os.X_OK):

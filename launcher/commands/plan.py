@@ -189,7 +189,7 @@ def describe(
 
 
 def is_chosen(origin: Origin, default: Mapping[str, Any]) -> bool:
-    """Whether a setting is typed, or is another than its default; `default` is that of each key."""
+    """Whether a setting was typed, or differs from its default; `default` has each key's."""
     if origin.place.startswith(("command line", "sweep")):
         return True
     if origin.key in ("notes", "arguments"):  # which are printed as such

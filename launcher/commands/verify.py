@@ -69,7 +69,7 @@ def _introduction(run: str, started: Started) -> str:
 
 
 def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
-    """The verdict in a sentence; of a replay that gave none, all that is known of it."""
+    """The verdict in a sentence; without one, all that is known of the replay."""
     ((folder, state),) = states.items()
     verified = summary.result_of(folder, state, ("attempts", "verify")).verify
     if verified.verdict not in CODES:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _newest_unfinished(roots: list[str]) -> Selection:
-    """The newest run that goes on, with the whole sweep that it is of."""
+    """The newest live run, with its whole sweep."""
     for run in reversed(selection.unfinished(roots)):
         (seen,) = backends.states_of([run])
         if seen.state.finished or not seen.files.owner.mine:

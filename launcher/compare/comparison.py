@@ -4,7 +4,7 @@
     RUN_ROOT/<run id>/blocks      the blocks that were measured: arm and exit code, a line each
     RUN_ROOT/<run id>/arms/<n>/   a run folder for each arm, an attempt for each of its blocks
 
-An arm goes on from its own checkpoint at each of its blocks, so that it is one training run, whose loss can be compared
+Each block of an arm resumes from the arm's own checkpoint, so that it is one training run, whose loss can be compared
 step by step. A user's own script is started afresh for each block, and ended after so many optimizer steps.
 
 In each round every arm has one block, every other round backwards (A B B A): drift over time, as of a card that warms
@@ -131,7 +131,7 @@ def settled(spec: JobSpec, how: Compare) -> JobSpec:
 
 
 def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published: Published | None = None) -> Plan:
-    """One plan that measures these arms, the first of which is the control. Pure.
+    """One plan that measures these arms; the first is the control. Pure.
 
     Raises `UsageError` where their images would have to be fetched by several jobs.
     """

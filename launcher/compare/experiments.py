@@ -117,7 +117,7 @@ def requested(words: Words) -> ComparisonRequest | None:
 
 
 def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
-    """The comparison by that name; None where it is a single run's settings, or there is none of that name.
+    """The comparison by that name; None for a single run's settings, and for an unknown name.
 
     Raises `UsageError` for a file that can't be read.
     """

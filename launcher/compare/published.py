@@ -63,7 +63,7 @@ def measured(table: Published, compared: Sequence[MeasuredArm]) -> Section:
 
 
 def _gain(row: PublishedArm, first: PublishedArm, arm: MeasuredArm, control: MeasuredArm) -> float | None:
-    """The published throughput over that of the first arm; of times for steps, by their batches."""
+    """The published throughput over the first arm's; step times are converted by batch size."""
     if row.rate and first.rate:
         return row.rate / first.rate
     if row.epoch_seconds and first.epoch_seconds:
@@ -93,11 +93,11 @@ def _loss(row: PublishedArm, arm: MeasuredArm) -> float | None:
     if row.loss_step is None:
         return arm.figures.loss
     rows = arm.evidence.metrics
-    # Of many steps the curve has means over neighbours, whose step is none of theirs.
+    # A long curve holds means over neighbouring steps, at steps between them.
     return dict(rows.loss.points()).get(row.loss_step) if rows else None
 
 
 def _accuracy(arm: MeasuredArm) -> float | None:
-    """Of the test images, as published ones are, where there are such; else of what was held out."""
+    """Accuracy on the test images, as published, if there are any; else on held-out data."""
     test = arm.evidence.result.eval.get("test_accuracy")
     return arm.figures.accuracy if test is None else test

@@ -64,7 +64,7 @@ class Composed(NamedTuple):
 
 @dataclass(kw_only=True)
 class Composer:
-    """Configurations from `conf/` and the folders named beside it, of which the first is the strongest."""
+    """Configurations from `conf/` and the folders named beside it; the first is the strongest."""
 
     config_dirs: Sequence[Path] = ()
 
@@ -88,7 +88,7 @@ class Composer:
 
     @functools.cached_property
     def _defaults(self) -> list[Defaults]:
-        """The config.yaml of each folder, the weakest first: that of `conf/`. Raises `UsageError`."""
+        """The config.yaml of each folder, the weakest first: `conf/`. Raises `UsageError`."""
         from launcher.config.files import refused
 
         layers = [folder.defaults for folder in reversed(self._folders) if folder.defaults]

@@ -20,7 +20,7 @@ CHOOSABLE = tuple(group for group in DECIDES if group != "data")
 """Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
 
 UNCHOSEN = ("data", "experiment")
-"""Groups of which no file is chosen unless a word or a file does."""
+"""Groups without a default file: a word or a file chooses."""
 
 OF_WHOLE_JOB = ("recipe", "experiment")
 """Groups whose files have the keys of the whole job, with or without a line `# @package _global_`."""

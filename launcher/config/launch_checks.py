@@ -163,7 +163,7 @@ def _check_python(launch: Launch, training: Settings) -> None:
 
 
 SIGNALLED_EARLY = 60
-"""Seconds by which Slurm may send a job its signal before the time that was asked for."""
+"""Slurm may send a job its signal so many seconds before the time asked for."""
 
 
 def check_cluster(cluster: Cluster) -> None:

@@ -22,7 +22,7 @@ from launcher.errors import UsageError
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
 _OF_SHELL = re.compile(r"\+{0,2}(?:env|secrets)\.[^.]+")
-"""Words that need no value: it is that of the shell where they are typed."""
+"""Words that need no value: the shell where they are typed has it."""
 
 _RANGE = re.compile(r"range\((.*)\)")
 _LARGEST = 10**15

@@ -139,7 +139,7 @@ def compose(words: Words) -> Request:
 
 
 def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
-    """The cell; that of a script that names no framework gets the one that it imports, as `read` finds them.
+    """The cell; a script without `framework=` gets the one that it imports, which `read` finds.
 
     Raises `UsageError` for a script that imports several.
     """
@@ -196,7 +196,7 @@ def to_spec(words: Words, does: str) -> JobSpec:
 
 
 def differing_place(specs: Sequence[JobSpec]) -> str:
-    """The first key by which the jobs would go to several places; empty for none."""
+    """The first key that sends the jobs to several places; empty for none."""
     for key, values in (
         ("cluster", {spec.launch.cluster.kind for spec in specs}),
         ("where a cluster is", {addresses.of(spec.launch.cluster) for spec in specs}),

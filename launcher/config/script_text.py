@@ -91,7 +91,7 @@ def _names_shell(first: str) -> bool:
 def frameworks(script: Path) -> dict[str, str]:
     """The frameworks that a script imports, each with the package that shows it.
 
-    Where it imports none itself, those of its own modules. Libraries on torch count only if no framework is imported.
+    If it imports none, its own modules count. Libraries on torch count only if no framework is imported.
     """
     return _frameworks([script]) or _frameworks(list(itertools.islice(own_modules(script), MOST_FILES)))
 

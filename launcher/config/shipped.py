@@ -46,7 +46,7 @@ def defaults_of(path: str) -> dict[str, Any]:
 
 
 def class_of(group: str, name: str) -> Any:
-    """The settings class of a file, whose keys are its fields; None for a file that has none."""
+    """The settings class with a file's keys as fields; None where there is none."""
     if group == "cluster":
         return CLUSTERS.get(name)
     if group == "data":

@@ -20,7 +20,7 @@ from launcher.plan.model import Plan
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 RANKS = ("nodes", "gpus")
 OF_TORCH = ("parallel", *RANKS)
-"""Keys that may change for torch's own recipes: any number of ranks, sharded or not, goes on from their checkpoints."""
+"""Keys that may change for torch's own recipes: any number of ranks, sharded or not, resumes from their checkpoints."""
 RESUME_ARGUMENTS = "script.resume_arguments"
 OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
 """Keys that may change for a user's script, which decides the rest by itself."""

@@ -53,7 +53,7 @@ class Pointer(NamedTuple):
     created: Annotated[float, admit.number] = 0.0
     """Seconds since 1970."""
     name: Annotated[str, admit.text] = ""
-    """What the run was called when it was submitted, whatever its host says of it since."""
+    """The run's name as submitted, whatever its host has said since."""
 
 
 class Stamp(NamedTuple):

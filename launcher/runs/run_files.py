@@ -147,5 +147,5 @@ def _failure(folder: str, status: Status) -> str:
     result = read(ResultRecord, f"{folder}/result.json", ("status", "attempts", "reason"))
     if result.status == "failed" and result.attempts == status.attempt:
         return result.reason or ""
-    # torchrun kills the first rank, which writes the result, where another one has failed.
+    # When a rank fails, torchrun kills the first one, which writes the result.
     return read(Failed, f"{folder}/attempts/{status.attempt}/failed.json").reason or ""

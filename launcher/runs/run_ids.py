@@ -81,7 +81,7 @@ def is_id(name: str) -> bool:
 
 
 def sweep_of(run: str) -> str | None:
-    """The sweep that a cell's name belongs to; None for a run of its own."""
+    """The sweep that a cell's name belongs to; None for a single run."""
     form = _FORM.fullmatch(run)
     return form[1] if form and form[2] else None
 

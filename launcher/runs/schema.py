@@ -45,7 +45,7 @@ class Submission(NamedTuple):
     """submission.json: where the run was submitted, and what finds it there."""
 
     id: str | None = None
-    """Of the folder, which carries it wherever it is moved; None in one of before this was written."""
+    """The folder's, which keeps it when it is moved; None in an older one."""
     folder: str | None = None
     """Where the folder was then."""
     queue: str | None = None
@@ -63,7 +63,7 @@ class Submission(NamedTuple):
 
 
 class PointerRecord(NamedTuple):
-    """elsewhere.json, of which `remote_record` reads the rest: what the caller named the run."""
+    """elsewhere.json: the caller's name for the run. `remote_record` reads the rest."""
 
     name: str | None = None
 

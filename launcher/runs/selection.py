@@ -72,7 +72,7 @@ def find(text: str, roots: Sequence[str]) -> Selection:
 
 def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
     """What each text names, all of them before anything is done; the roots are read once, however many there are.
-    Numbers that follow a sweep are those of its cells that are meant, and names that follow a chain its jobs."""
+    Numbers after a sweep name its cells, and names after a chain its jobs."""
     index = _Index(roots)
     found: list[Selection] = []
     whole: Selection | None = None

@@ -222,8 +222,8 @@ def read(cls: type[T], path: str | Path, only: Collection[str] = (), own_in: str
 def plan_path(folder: str | Path) -> str:
     """The file with the plan that holds now: what the newest resume changed, else the first plan.
 
-    A resume leaves it in `attempts/plan.json`, from where the next attempt takes it into its own folder. That of a
-    launcher that was killed before it submitted the attempt counts for nothing."""
+    A resume leaves it in `attempts/plan.json`, from where the next attempt takes it into its own folder. A plan whose
+    launcher was killed before it submitted the attempt is ignored."""
     numbers, newest = attempts(folder), f"{folder}/attempts/plan.json"
     if os.path.exists(newest):
         first = read(Submission, f"{folder}/submission.json", ("first_attempt",)).first_attempt or 1

@@ -80,7 +80,7 @@ def on_slurm(plan: Plan, text: str, job: str | None, *, terminal: bool = True) -
     it has one."""
     if is_pyxis(plan):
         return ["bash", "-c", text]
-    # What finds the cluster, which this command's own environment may not have, or another's.
+    # What finds the cluster: this command's environment may lack it, or name another.
     named = [f"{name}={value}" for name, value in plan.host_env.items()]
     where = [f"--jobid={job}", "--overlap"] if job else resources(plan)
     stdio = ["--pty"] if terminal else ["--unbuffered"]  # else srun keeps what ends in no newline
@@ -99,7 +99,7 @@ def _mark(plan: Plan) -> str:
 
 
 def _mark_open(plan: Plan) -> tuple[str, ...]:
-    """Lines that hold the mark by which `ls` knows that a terminal is open."""
+    """Lines that hold the mark of an open terminal, which `ls` reads."""
     mark = to_bash(_mark(plan))
     return (f'{{ exec {{LAUNCHER_OPEN}}>>{mark}; }} 2>/dev/null && touch {mark} && flock --shared "$LAUNCHER_OPEN"',)
 
@@ -159,15 +159,15 @@ def _start(plan: Plan, token: str, inside: Inside) -> str:
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     if not wrapped.remove:
         return "\n".join([*lines, bash_line(wrapped.argv)])
-    # The engine's container goes on when its client's terminal is gone, and so does the client. It is waited for in a
-    # way that a hang-up interrupts.
+    # The engine's container and its client keep running when the client's terminal is gone. The wait is one
+    # that a hang-up interrupts.
     lines.append(f"trap {to_bash(bash_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
     lines.append("trap 'exit 129' HUP TERM")
     return "\n".join([*lines, f"{bash_line(wrapped.argv)} <&0 &", "wait $!"])
 
 
 def _in_its_own(plan: Plan, argv: Sequence[str], inside: Inside) -> str:
-    """In the container that is up, and not in one of its image: what was installed in it is there."""
+    """In the running container, not in a new one: what was installed in it is there."""
     assert plan.container is not None
     name = plan_container.describe(plan, ()).name
     flags = ["--interactive", *(["--tty"] if inside.terminal else []), "--env=TERM"]

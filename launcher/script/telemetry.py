@@ -194,7 +194,7 @@ class Slow(NamedTuple):
     clock: float
     """MHz, a mean of its recent samples."""
     others: float
-    """The median of the GPUs of the attempt with as much memory: those of another kind have other clocks."""
+    """The median of the attempt's GPUs with as much memory: other models have other clocks."""
 
 
 def slow_gpus(series: Sequence[Series]) -> list[Slow]:

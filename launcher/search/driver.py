@@ -28,7 +28,7 @@ EVERY = 1.0
 HOPELESS = 3
 """Trials that fail, with none done, before no more are asked for."""
 DIGITS = 1000
-"""A trial's number has as many digits as that of a sweep of so many cells, however many more are asked for later."""
+"""A trial's number has as many digits as a cell's in a sweep of so many, even if more trials follow."""
 
 
 class Driver:

@@ -179,7 +179,7 @@ def _interval(key: str, call: str, inside: str) -> Interval:
 
 
 def repeated(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """The command of a search with these values instead: one of its trials as a run."""
+    """The command of one trial as a run: the search's, with these values."""
     end = command.index(PASSED) if PASSED in command else len(command)
     own = [word for word in command[:end] if _key(word) != KEY and not _key(word).startswith(PREFIX)]
     values = [

@@ -147,7 +147,7 @@ def _alone(folder: Path) -> int:
 
 
 def _mend(path: Path) -> None:
-    """Make a journal whose writer was killed readable: a half line at its end is cut off, and its lock goes."""
+    """Repair a journal whose writer was killed: cut off a half line at its end, and remove its lock."""
     Path(f"{path}.lock").unlink(missing_ok=True)
     with open(path, "a+b", opener=records.private) as journal:
         journal.seek(0)

@@ -48,7 +48,7 @@ class Fetched(NamedTuple):
     files: int
     bytes: int
     gone: tuple[str, ...]
-    """Files that were deleted there between listing and reading them: checkpoints of a run that goes on."""
+    """Files that were deleted there between listing and reading them: checkpoints of a live run."""
 
 
 def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:

@@ -35,7 +35,7 @@ class HostKeys(NamedTuple):
     keys: tuple[Key, ...] = ()
     """The host may show any of these."""
     without_port: tuple[Key, ...] = ()
-    """Of a host at a non-standard port, those of its bare name, which are accepted too, as ssh does."""
+    """The keys of the bare name, for a host at a non-standard port: accepted too, as ssh does."""
     revoked: tuple[Key, ...] = ()
     """Never accepted."""
     authority: bool = False

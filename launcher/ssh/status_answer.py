@@ -16,7 +16,7 @@ from launcher.runs.states import State
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, of_run
 
 CLOCKS = 2
-"""Seconds by which two clocks may differ before a time of one is shown as one of the other."""
+"""Two clocks may differ by so many seconds before times are converted between them."""
 LARGEST_METRICS = 2**32
 """Bytes of metrics of one run that are followed."""
 
@@ -91,7 +91,7 @@ def admitted(value: Any, question: Mapping[str, Any], follow: bool) -> Answer | 
 
 
 def _by_our_clock(state: State, there: int) -> State:
-    """A run that goes on, with its start by the clock here, where its time until now is counted."""
+    """A live run, with its start by the clock here, which measures its time until now."""
     started, ahead = units.seconds_of(state.started), there - time.time()
     if state.finished or started is None or abs(ahead) < CLOCKS:
         return state

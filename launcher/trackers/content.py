@@ -115,7 +115,7 @@ def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, SETTING]:
 
 
 def _is_group(key: str, settings: Mapping[str, SETTING]) -> bool:
-    """Whether the key is short for one of a group that is there, as `amp` is."""
+    """Whether the key is short for a key of a group here, as `amp` is."""
     return any(name.startswith(f"{key}.") for name in settings)
 
 

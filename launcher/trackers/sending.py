@@ -164,8 +164,8 @@ def _read(run: Run) -> dict[str, Any]:
 
 
 def _entry(value: Any) -> tuple[dict[str, int], dict[str, Any], str | None]:
-    """What was sent to one place, as the file says: the last steps, the mark and the end; nothing where it says
-    something else."""
+    """What was sent to one place, by the file: the last steps, the mark and the end; nothing where the file is
+    invalid."""
     entry = value if isinstance(value, dict) else {}
     steps, mark, closing = entry.get("steps"), entry.get("mark"), entry.get("closing")
     return (

@@ -104,7 +104,7 @@ class Events:
 
 
 def _folder(content: Content) -> str:
-    """By which TensorBoard calls the run: its id, or in a sweep or comparison its number and what is its own."""
+    """TensorBoard's name for the run: its id, or in a sweep or comparison its number and own settings."""
     if content.group is None:
         return content.id
     number = content.id.rpartition("-")[2]

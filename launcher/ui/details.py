@@ -82,7 +82,7 @@ def last_step(run: Run, result: ResultRecord) -> LastStep | None:
 
 def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecord) -> Iterator[str]:
     """The states of a comparison's arms, a line each; `report` compares them."""
-    # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
+    # An arm's own mean is over its steps, the comparison's over its rounds: an ended one shows the latter.
     compared = result.comparison.arms if result.comparison else ()
     rates = {arm.arm: _rate(arm) for arm in compared}
     for arm in arms.of(folder, plan):

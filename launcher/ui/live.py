@@ -30,7 +30,7 @@ LONGEST = 5.0
 
 
 class Followed:
-    """One run and its progress; a comparison has its arms too, which are shown instead of it."""
+    """One run and its progress; a comparison shows its arms instead of itself."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
         plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms"))
@@ -45,7 +45,7 @@ class Followed:
         afresh, lines = self._lines.read()
         self.progress = advance(Progress() if afresh else self.progress, rows_of(lines))
         for arm in self.arms:
-            # Each block is an attempt, whose number says nothing.
+            # Each block is an attempt; its number says nothing.
             arm.state = arms.state(Run(str(arm.folder.parent), arm.folder.name), self.state)._replace(attempt=1)
             arm.read()
 

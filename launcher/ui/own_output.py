@@ -76,10 +76,10 @@ class OwnOutput:
         self._unfinished = None
 
     def _draw(self, status: str) -> None:
-        """Draw the status in the terminal's last row, where the output goes on once it is erased."""
+        """Draw the status in the terminal's last row; once erased, the output continues there."""
         if status == self._status:
             return
-        # A status that wrapped would take two rows, of which one would be erased.
+        # A wrapped status would take two rows, and only one would be erased.
         drawn = f"{_NO_WRAP}{_DIM}{status}" if status else ""
         self._streams[0].write(f"\r{_SAVE}{_RESET}{_ERASE}{drawn}{_RESTORE}{_WRAP}")
         self._streams[0].flush()

@@ -184,7 +184,7 @@ def _awaited(started: subprocess.Popen[bytes], end: BinaryIO, answer: Path) -> i
         if ended.poll(1000):
             with contextlib.suppress(subprocess.TimeoutExpired):  # a site's own sbatch may close what it doesn't know
                 return started.wait(1.0)
-        interrupts.raise_noted()  # sbatch goes on, and the job is found by its answer
+        interrupts.raise_noted()  # sbatch continues, and its answer names the job
         waited = time.monotonic() - began
         if waited > SAY_AFTER and not announced:
             announced = True
