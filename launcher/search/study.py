@@ -31,7 +31,7 @@ class Study:
         self._optuna, self._space = optuna, space
         self._lock = _alone(folder)
         path = folder / JOURNAL
-        _mend(path)
+        _repair(path)
         self._storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
         self._study = optuna.create_study(
             storage=self._storage,
@@ -146,7 +146,7 @@ def _alone(folder: Path) -> int:
     return lock
 
 
-def _mend(path: Path) -> None:
+def _repair(path: Path) -> None:
     """Repair a journal whose writer was killed: cut off a half line at its end, and remove its lock."""
     Path(f"{path}.lock").unlink(missing_ok=True)
     with open(path, "a+b", opener=records.private) as journal:

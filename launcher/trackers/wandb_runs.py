@@ -110,14 +110,14 @@ class WandbRun:
 def talking(address: str) -> Iterator[None]:
     """Raises `Unavailable` where the service does not answer, `UsageError` where it or the client refuses."""
     from wandb.errors import AuthenticationError, Error
-    from wandb.errors import UsageError as Refused
+    from wandb.errors import UsageError as WandbUsageError
 
     keyboard = sys.stdin
     with open(os.devnull) as nothing:
         sys.stdin = nothing  # wandb would ask for a key
         try:
             yield
-        except (AuthenticationError, Refused) as error:
+        except (AuthenticationError, WandbUsageError) as error:
             raise UsageError(
                 f"wandb: {_line(error)}; set WANDB_API_KEY, say `wandb login`, or WANDB_MODE=offline"
             ) from None

@@ -38,16 +38,16 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
     Returns the reason for each run that could not be ended.
     """
-    elsewhere = {}
+    remote = {}
     for folder, files in asked.items():
         shell = answering(files)
         if shell is not None and shell.host != processes.host() and may_live(files):
-            elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
-    local = {folder: files for folder, files in asked.items() if folder not in elsewhere}
+            remote[folder] = f"it runs on {shell.host}: cancel it there"
+    local = {folder: files for folder, files in asked.items() if folder not in remote}
     survivors = processes.end([_target(*run) for run in local.items()], grace)
     for folder in local:
         _remove_container(folder)
-    return elsewhere | {
+    return remote | {
         folder: f"process {', '.join(str(process.pid) for process in alive)} does not end: the kernel holds it"
         for folder, alive in zip(local, survivors, strict=True)
         if alive
