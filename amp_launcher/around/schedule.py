@@ -40,14 +40,12 @@ class Schedule:
         self._began = self._ended = clock()
         self._step = 0
         """Steps when the newest span ended."""
-        self._plain: float | None = None
-        """Seconds of a step that is not observed."""
+        self._plain = 0.0
+        """Seconds of a step that is not observed; 0 as long as none was timed."""
         self._spent = 0.0
         self._free = FREE
         self._block, self._look = -1, 0
         """The block of steps that was asked for last, and the step of it that is looked at."""
-        self._base = 0
-        """Steps when the second span ended."""
 
     def begin(self, steps: int) -> None:
         """A span begins after so many steps."""
@@ -59,23 +57,20 @@ class Schedule:
         """It has ended after so many."""
         self._ended, self._step = self._clock(), steps
         self.spans += 1
-        cost = max(0.0, self._ended - self._began - SPAN * (self._plain or 0.0))
+        cost = max(0.0, self._ended - self._began - SPAN * self._plain)
         if self.spans > 2:
             self._spent += cost
+        if self._plain:
+            self.due = self._next(steps, cost)
         else:
-            self._base = steps
-        low = 10 ** len(str(steps))
-        if self.spans == 1 or not self._plain:
+            low = 10 ** len(str(steps))
             self.due = random.Random(self._seed + low).randrange(low, 2 * low)
-        else:
-            self.due = self._next(steps, cost, self._plain)
 
     def ask(self, steps: int) -> bool:
         """Ask for a span at the next step, because something has changed. Returns whether there will be one."""
         if self.due <= steps + 1:
             return True
-        earned = SHARE * (steps - self._base) * (self._plain or 0.0)
-        if self._spent > earned:
+        if self._spent > SHARE * steps * self._plain:
             if not self._free:
                 return False
             self._free -= 1
@@ -89,15 +84,15 @@ class Schedule:
             self._block, self._look = block, self._slot(LOOK_EVERY.bit_length() - 1, block)
         return self.spans > 0 and self._look == steps + 1
 
-    def _next(self, steps: int, cost: float, plain: float) -> int:
+    def _next(self, steps: int, cost: float) -> int:
         """The first random step that the time taken so far pays for."""
-        needed = cost / (SHARE * plain)
+        needed = cost / (SHARE * self._plain)
         level = min(max(_LEAST, int(needed).bit_length(), steps.bit_length() - _SPARSER), _MOST)
         block = steps >> level
         while True:
             block += 1
             step = self._slot(level, block)
-            if SHARE * plain * (step - self._base) >= self._spent + cost:
+            if SHARE * self._plain * step >= self._spent + cost:
                 return step
 
     def _slot(self, level: int, block: int) -> int:

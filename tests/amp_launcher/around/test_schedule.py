@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import pytest
 
-from amp_launcher.around.schedule import SHARE, SPAN, Schedule
+from amp_launcher.around.schedule import LOOK_EVERY, SHARE, SPAN, Schedule
 
 
 class Run:
@@ -64,7 +64,17 @@ def test_ranks_of_a_run_share_their_steps_and_other_runs_have_others() -> None:
 
 
 def test_a_change_is_observed_at_once_and_many_changes_cost_no_more() -> None:
+    two_unpaid_for = [101, 201, 301]
     assert 151 in Run(0.001, 0.05).train(200, changes=(150,)).spans
-    assert Run(0.001, 0.5).train(3000, changes=range(100, 3000, 100)).spans[2:] == [101, 201, 301]  # two unpaid for
+    assert Run(0.001, 0.5).train(3000, changes=(4, *range(100, 3000, 100))).spans[1:] == [5, *two_unpaid_for]
     run = Run(0.01, 0.05).train(60_000, changes=range(100, 60_000, 3))
     assert run.share() < 1.5 * SHARE
+
+
+def test_one_step_of_each_block_is_looked_at_once_a_span_has_ended() -> None:
+    schedule = Run(0.01, 0.05).schedule
+    assert not any(map(schedule.looks, range(320)))
+    schedule.end(2)
+    looked = [step for step in range(1, 10 * LOOK_EVERY) if schedule.looks(step - 1)]
+    assert [step // LOOK_EVERY for step in looked] == list(range(10))
+    assert len({step % LOOK_EVERY for step in looked}) > 1
