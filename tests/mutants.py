@@ -1,16 +1,18 @@
 """Mutation testing: which changes of one operator do the tests of a file catch? `make mutants ROOM=launcher/ssh`.
 
 The changes are cosmic-ray's. Its own command changes files in place and has one test command for all of them; here a
-mutant is written into a copy of the work tree, which is left alone, and only the tests of its file run. Processes that
-a test left are known by the copy's path in their environment.
+mutant is written into a copy of the work tree, which is left alone, and only the tests of its file run, in a process
+forked from one that has imported what takes long. Processes that a test left are known by the copy's path in their
+environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import multiprocessing
 import os
-import queue
 import random
 import re
 import shutil
@@ -18,13 +20,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
+import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
@@ -37,6 +39,7 @@ OPERATORS = [
     *(f"core/Replace{change}" for change in ("BinaryOperator_Add_Sub", "BinaryOperator_Sub_Add")),
     "core/ReplaceUnaryOperator_Delete_Not",
 ]
+FORK = multiprocessing.get_context("fork")
 SLACK, GRACE = 4, 20.0
 """A mutant has this many times the seconds of the unchanged file's tests, and these more."""
 
@@ -91,18 +94,35 @@ def tests_of(file: str) -> list[str]:
 
 def run(copy: Path, tests: Sequence[str], limit: float | None) -> bool:
     """Whether the tests pass in this copy of the tree within so many seconds."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    process = FORK.Process(target=run_tests, args=(copy, tests))
+    process.start()
     try:
-        return process.wait(limit) == 0
-    except subprocess.TimeoutExpired:
-        return False
+        process.join(limit)
+        return process.exitcode == 0
     finally:
+        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid or 0, signal.SIGKILL)  # what it forked
+        process.join()
         end(copy)
-        process.wait()
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> None:
+    """In a process of its own, which it ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()
+    os.chdir(copy)
+    os.environ.update(PYTHONPATH=str(copy), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{ROOT}/tests"):
+            del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")  # which a process that a test spawns would import
+    sys.path[:] = [str(copy), *(path for path in sys.path if path not in ("", str(ROOT)))]
+    sys.dont_write_bytecode = True
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
 
 
 def end(folder: Path) -> None:
@@ -122,6 +142,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="of all mutants, so many at random")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--preload", nargs="*", default=["hydra", "submitit"], help="what tests import")
     options = parser.parse_args()
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     tree = subprocess.check_output(listed, cwd=ROOT, text=True).strip("\0").split("\0")
@@ -130,48 +151,51 @@ def main() -> int:
     if options.sample is not None and options.sample < len(todo):
         todo = random.Random(options.seed).sample(todo, options.sample)
     todo.sort()
+    for name in options.preload:
+        importlib.import_module(name)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, and leaves nothing
-    stopped = threading.Event()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         os.chmod(name, 0o755)  # tests run programs as other users
-        copies: queue.Queue[Path] = queue.Queue()
-        for number in range(options.processes):
+        copies = [Path(name, str(number)) for number in range(options.processes)]
+        for copy in copies:
             for path in (ROOT / entry for entry in tree if (ROOT / entry).exists()):
-                target = Path(name, str(number), path.relative_to(ROOT))
+                target = copy / path.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target, follow_symlinks=False)
-            copies.put(Path(name, str(number)))
         tests = {file: tuple(options.tests or tests_of(file)) for file in dict.fromkeys(mutant.file for mutant in todo)}
         limits: dict[tuple[str, ...], float] = {}
         for each in dict.fromkeys(tests.values()):
             began = time.monotonic()
-            if not run(copies.queue[0], each, None):
+            if not run(copies[0], each, None):
                 print(f"these fail without a mutant: {' '.join(each)}")
                 return 2
             limits[each] = SLACK * (time.monotonic() - began) + GRACE
 
-        def survives(mutant: Mutant) -> bool:
-            if stopped.is_set():
-                return False
-            copy = copies.get()
-            (copy / mutant.file).write_text(mutant.code, encoding="utf-8")
-            try:
-                alive = run(copy, tests[mutant.file], limits[tests[mutant.file]])
-            finally:
-                (copy / mutant.file).write_text(mutant.original, encoding="utf-8")
-                copies.put(copy)
-            if alive and not stopped.is_set():
-                print(f"{mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
-            return alive
+        alive = FORK.Value("i")
 
-        with ThreadPoolExecutor(options.processes) as pool:
-            try:
-                alive = sum(pool.map(survives, todo))
-            except KeyboardInterrupt:
-                stopped.set()
-                end(Path(name))
-                raise
-    print(f"{len(todo) - alive} of {len(todo)} caught, {1 - alive / max(1, len(todo)):.1%}")
+        def work(number: int) -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                for mutant in todo[number :: len(copies)]:
+                    (copies[number] / mutant.file).write_text(mutant.code, encoding="utf-8")
+                    if run(copies[number], tests[mutant.file], limits[tests[mutant.file]]):
+                        print(f"{mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
+                        with alive.get_lock():
+                            alive.value += 1
+                    (copies[number] / mutant.file).write_text(mutant.original, encoding="utf-8")
+
+        workers = [FORK.Process(target=work, args=(number,)) for number in range(len(copies))]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except KeyboardInterrupt:
+            for worker in workers:
+                worker.terminate()
+                worker.join()
+            raise
+    caught = len(todo) - alive.value
+    print(f"{caught} of {len(todo)} caught, {caught / max(1, len(todo)):.1%}")
     return 0
 
 

@@ -7,6 +7,7 @@ observing costs its ranks about as much. From the third span on they take at mos
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
 import time
@@ -38,7 +39,7 @@ class Schedule:
         self._seed = int.from_bytes(hashlib.sha256(self._run.encode()).digest()[:6], "big") if self._run else 0
         self._clock = clock
         self._began = self._ended = clock()
-        self._step = 0
+        self._step: float = math.inf
         """Steps when the newest span ended."""
         self._plain = 0.0
         """Seconds of a step that is not observed; 0 as long as none was timed."""
@@ -50,7 +51,7 @@ class Schedule:
     def begin(self, steps: int) -> None:
         """A span begins after so many steps."""
         self._began = self._clock()
-        if self.spans and steps > self._step:
+        if steps > self._step:
             self._plain = (self._began - self._ended) / (steps - self._step)
 
     def end(self, steps: int) -> None:
@@ -66,16 +67,15 @@ class Schedule:
             low = 10 ** len(str(steps))
             self.due = random.Random(self._seed + low).randrange(low, 2 * low)
 
-    def ask(self, steps: int) -> bool:
-        """Ask for a span at the next step, because something has changed. Returns whether there will be one."""
+    def ask(self, steps: int) -> None:
+        """Ask for a span at the next step, because something has changed."""
         if self.due <= steps + 1:
-            return True
+            return
         if self._spent > SHARE * steps * self._plain:
             if not self._free:
-                return False
+                return
             self._free -= 1
         self.due = steps + 1
-        return True
 
     def looks(self, steps: int) -> bool:
         """Whether the step after so many is looked at for a change."""

@@ -21,9 +21,9 @@ class Run:
     def train(self, steps: int, changes: Container[int] = ()) -> Run:
         step = 1
         while step <= steps:
-            if step - 1 in changes:
+            for _ in range(2 * (step - 1 in changes)):  # of two modules
                 self.schedule.ask(step - 1)
-            if step >= self.schedule.due:
+            if step == self.schedule.due:
                 self.schedule.begin(step - 1)
                 self.spans.append(step)
                 self.now += SPAN * self._observed
@@ -43,7 +43,7 @@ class Run:
 def test_steps_are_observed_to_the_end_in_at_most_a_hundredth_of_the_time(plain: float, observed: float) -> None:
     run = Run(plain, observed).train(60_000)
     assert run.spans[0] == 1 and 10 <= run.spans[1] < 20
-    assert SHARE / 8 < run.share() <= SHARE
+    assert SHARE / 4 < run.share() <= SHARE
     assert run.spans[-1] > 30_000
 
 
@@ -64,9 +64,9 @@ def test_ranks_of_a_run_share_their_steps_and_other_runs_have_others() -> None:
 
 
 def test_a_change_is_observed_at_once_and_many_changes_cost_no_more() -> None:
-    two_unpaid_for = [101, 201, 301]
-    assert 151 in Run(0.001, 0.05).train(200, changes=(150,)).spans
-    assert Run(0.001, 0.5).train(3000, changes=(4, *range(100, 3000, 100))).spans[1:] == [5, *two_unpaid_for]
+    assert {3, 151} < set(Run(0.001, 0.05).train(200, changes=(2, 150)).spans)
+    two_unpaid_for = [201, 301]
+    assert Run(0.001, 0.5).train(3000, changes=(4, *range(100, 3000, 100))).spans == [1, 5, 101, *two_unpaid_for]
     run = Run(0.01, 0.05).train(60_000, changes=range(100, 60_000, 3))
     assert run.share() < 1.5 * SHARE
 
