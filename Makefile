@@ -32,8 +32,8 @@ faults: $(VENV)/.test ## every fault many times, at random moments, on the testb
 	  tests/launcher/slurm/test_faults.py tests/launcher/slurm/test_killed_servers.py tests/launcher/slurm/test_trainer.py \
 	  tests/launcher/ssh/test_faults.py tests/launcher/ssh/test_cut_connections.py
 
-mutants: $(VENV)/.test ## changes of one operator that no test catches: make mutants ROOM=launcher/ssh [TESTS=...] [SAMPLE=n SEED=n]
-	$(BIN)/python -m tests.mutants $(ROOM) $(if $(TESTS),--tests $(TESTS)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+mutants: $(VENV)/.test ## changes of one operator that no test catches: make mutants ROOM=launcher/ssh [TESTS=...] [PRELOAD=torch] [SAMPLE=n SEED=n]
+	$(BIN)/python -m tests.mutants $(ROOM) $(if $(TESTS),--tests $(TESTS)) $(if $(PRELOAD),--preload $(PRELOAD)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 format: $(VENV)/.test ## put the code into the one format
 	$(BIN)/ruff format .

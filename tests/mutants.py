@@ -171,7 +171,7 @@ def main() -> int:
                 return 2
             limits[each] = SLACK * (time.monotonic() - began) + GRACE
 
-        alive = FORK.Value("i")
+        caught = FORK.Value("i")
 
         def work(number: int) -> None:
             with contextlib.suppress(KeyboardInterrupt):
@@ -179,23 +179,22 @@ def main() -> int:
                     (copies[number] / mutant.file).write_text(mutant.code, encoding="utf-8")
                     if run(copies[number], tests[mutant.file], limits[tests[mutant.file]]):
                         print(f"{mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
-                        with alive.get_lock():
-                            alive.value += 1
+                    else:
+                        with caught.get_lock():
+                            caught.value += 1
                     (copies[number] / mutant.file).write_text(mutant.original, encoding="utf-8")
 
-        workers = [FORK.Process(target=work, args=(number,)) for number in range(len(copies))]
-        for worker in workers:
-            worker.start()
         try:
+            workers = [FORK.Process(target=work, args=(number,)) for number in range(len(copies))]
+            for worker in workers:
+                worker.start()
             for worker in workers:
                 worker.join()
-        except KeyboardInterrupt:
-            for worker in workers:
-                worker.terminate()
-                worker.join()
-            raise
-    caught = len(todo) - alive.value
-    print(f"{caught} of {len(todo)} caught, {caught / max(1, len(todo)):.1%}")
+        finally:
+            for left in multiprocessing.active_children():
+                left.terminate()
+                left.join()
+    print(f"{caught.value} of {len(todo)} caught, {caught.value / max(1, len(todo)):.1%}")
     return 0
 
 
