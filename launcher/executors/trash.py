@@ -105,7 +105,7 @@ def side_by_side(
                 else:
                     say(run)
         except BaseException:  # an interrupt, too
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
     if failed:
         raise failed[0]

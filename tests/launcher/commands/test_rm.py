@@ -116,6 +116,8 @@ def code_of(root, folder, letter):
 def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
     shared = code_of(root, finished(root), "a")
     code_of(root, finished(root, OTHER), "a")
+    # What an earlier attempt ran keeps nothing.
+    store.write_json(finished(root, "20260104-030406-wise-owl") / "attempts/1/plan.json", {"code": "a" * 64})
     unknown = root / ".code" / ("b" * 64)  # of a run that is being made this moment
     unknown.mkdir()
     assert rm.main(["--now", NAME]) == 0
@@ -233,6 +235,21 @@ def test_one_that_can_not_be_deleted_keeps_no_other(root, capsys):
         assert capsys.readouterr().out.splitlines() == [f"{folder.name}  deleted" for folder in others]
     finally:
         subprocess.run([*free, held], check=True)
+
+
+def test_an_interrupt_begins_no_further_deletion(root):
+    runs, begun = [Run(str(root), str(number)) for number in range(100)], []
+
+    def delete(run):
+        begun.append(run)
+        time.sleep(0.02 * (run is not runs[0]))
+
+    def interrupted(run):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trash.side_by_side(delete, runs, interrupted)
+    assert len(begun) < len(runs)
 
 
 @users.needs_root
