@@ -179,7 +179,9 @@ def with_images(plans: Sequence[Plan]) -> list[Plan]:
 def _check_cluster(plans: Sequence[Plan]) -> None:
     """Refuse what the Slurm cluster can't give. Raises `LauncherError`."""
     slurm = slurm_probing.probe() if plans[0].queue == "slurm" else None
-    for plan in plans if slurm else ():
+    if slurm is None:
+        return
+    for plan in plans:
         try:
             cluster = build(SlurmCluster, plan.cluster, prefix="cluster.")
             slurm_check.check_resources(cluster, plan.nodes, Gpus(plan.gpus, plan.gpu_type), slurm)

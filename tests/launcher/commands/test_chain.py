@@ -169,7 +169,7 @@ def test_json_has_the_job_and_what_it_comes_after(start, project: Path, root: Pa
             "run train.py gpus=x",
             "gpus=x should be a whole number, or TYPE:NUMBER, as a100:4 (nightly.yaml:6) (job train",
         ),
-        ("run train.py", "run train.py gpus=9", "nightly.yaml:6: gpus=9: "),
+        ("run train.py", "run train.py gpus=9", "(nightly.yaml:6) (job train; nothing was started)"),
         ("run train.py", "plan train.py", "nightly.yaml:6: plan starts no job"),
         ("run train.py", "run --help train.py", "nightly.yaml:6: --help and --cfg start no job"),
         (
