@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.pull import PullError
+from launcher.containers.pull import PullError, stored, to_come
+from launcher.containers.references import resolve
 from launcher.containers.runtime import Kind, Runtime
 from tests.containers.registry_server import Registry
 from tests.containers.test_pull import files, get
@@ -62,3 +63,6 @@ def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Pa
     for kind, instead in kinds.items():
         with pytest.raises(SettingsError, match=f"image pull is for container=apptainer; {instead}"):
             get("python", Runtime(kind=kind), tmp_path)
+    for name, runtime in (("/a/b.sif", NOBODY), ("python", Runtime(kind="docker"))):
+        assert stored(resolve(name), runtime, tmp_path) == ""
+        assert to_come(resolve(name), runtime, tmp_path, "amd64") == ("", "")
