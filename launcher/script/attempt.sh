@@ -277,7 +277,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   local code=$LAUNCHER_EXIT ended overdue='' saved lack=''
   trap '' USR1 USR2
   ended="\"$(now)\""
-  [ "$code" = 0 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] || ! declare -F hear_late >/dev/null || hear_late
+  if [ "$LAUNCHER_QUEUE" = slurm ] && [ -z "$LAUNCHER_SIGNALLED" ] &&
+    { [ "$code" != 0 ] || [ -e "$LAUNCHER_LOGS/stopped.json" ]; }; then
+    hear_late
+  fi
   mark_stopped
   if [ -e "$LAUNCHER_LOGS/overdue" ]; then
     overdue=$(cat "$LAUNCHER_LOGS/overdue") # empty where the run's own code is older
