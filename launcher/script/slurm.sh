@@ -95,7 +95,7 @@ ask_to_stop() { # why, as far as is known before Slurm is asked
 }
 
 hear_late() { # at an attempt's end: its ranks hear Slurm's TERM too, and may end before the step that waits for it acts
-  [ -z "$LAUNCHER_ASKED" ] || return 0
+  [ -z "${LAUNCHER_ASKED-}" ] || return 0
   case $(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null) in
     *" PreemptTime="[1-9]*) LAUNCHER_ASKED=preemption ;;
     *) return 0 ;;

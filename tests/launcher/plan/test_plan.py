@@ -90,7 +90,7 @@ def test_a_plan_survives_json(name: str) -> None:
         ({"swept": [["amp"]]}, r"this plan is damaged, .*: swept\[0\]=.* should be a list of 2"),
         ({"arm": 0}, "this plan is damaged, .*: arm is text, and 0 is a whole number"),
         ({"nodes": "two"}, "this plan is damaged, .*: nodes=two should be a whole number"),
-        ({}, r"this plan is damaged, or of another version: .*'recipe'"),
+        ({}, r"this plan is damaged, or of another version: run_root is missing"),
     ],
 )
 def test_a_damaged_plan_is_refused_in_a_sentence(damage, says):

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -330,7 +331,11 @@ def test_a_chart_tells_its_curves_where_it_is_pointed_at(tab):
     tab.mouse.move(box["x"] + 1, box["y"] + 20)
     step, *values = area.get_by_role("status").inner_text().splitlines()
     assert step == "step 1"
-    assert {value.rsplit("  ")[0] for value in values} == {"000 amp=o0", "001 amp=o1", f"002 name={HOSTILE}"}
+    assert {value.rsplit("  ")[0] for value in values} == {
+        "000 amp=o0",
+        "001 amp=o1",
+        f"002 {shlex.quote(f'name={HOSTILE}')}",
+    }
     assert {value.rsplit("  ")[-1] for value in values} == {"2.3"}
     tab.mouse.move(0, 0)
     assert not area.get_by_role("status").is_visible()
