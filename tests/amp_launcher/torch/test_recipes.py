@@ -256,7 +256,7 @@ def test_a_run_that_fails_without_a_reason_has_failed(tmp_path, monkeypatch):
     def fail(*_):
         raise Diverged("")
 
-    monkeypatch.setattr("amp_launcher.loop.divergence.Detector.check", fail)
+    monkeypatch.setattr("amp_launcher.loop.divergence.Detector.check_rows", fail)
     assert loop.main("simplenet", simplenet.train, small("simplenet", "steps=2", f"run={tmp_path}")) == 1
     assert result(tmp_path)["status"] == "failed"
 
