@@ -124,7 +124,7 @@ class Precision(Calls):
             _prepared.update(model.sublayers(include_self=True))
         for optimizer in optimizers:
             self._refuse_prepared(optimizer)
-            self._refuse_anothers(optimizer)
+            self._refuse_other_models(optimizer)
             self._mechanism.add(optimizer)
             self._optimizers.add(optimizer)
             _prepared.add(optimizer)
@@ -139,7 +139,7 @@ class Precision(Calls):
                 "for all of a training"
             )
 
-    def _refuse_anothers(self, optimizer: Optimizer) -> None:
+    def _refuse_other_models(self, optimizer: Optimizer) -> None:
         if not self._models:
             raise RuntimeError("an optimizer comes with its model: call precision.prepare(model, optimizer)")
         own = {id(parameter) for model in self._models for parameter in model.parameters()}

@@ -24,7 +24,7 @@ def refuse_loss(loss: Any) -> None:
         )
 
 
-def refuse_other_users(optimizer: keras.Optimizer, models: Iterable[keras.Model]) -> None:
+def refuse_other_models(optimizer: keras.Optimizer, models: Iterable[keras.Model]) -> None:
     """Raise `RuntimeError` for an optimizer that was built for a variable of no prepared model."""
     known = {id(variable) for model in models for variable in model.variables}
     for variable in optimizer._trainable_variables:

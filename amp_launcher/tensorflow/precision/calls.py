@@ -33,7 +33,7 @@ from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
 from amp_launcher.tensorflow.hardware import kind_of
 from amp_launcher.tensorflow.precision.base import Mechanism
-from amp_launcher.tensorflow.precision.call_checks import refuse_loss, refuse_other_users
+from amp_launcher.tensorflow.precision.call_checks import refuse_loss, refuse_other_models
 from amp_launcher.tensorflow.precision.gradients import Gradient, add
 from amp_launcher.tensorflow.precision.keras_training import Steps, cast_calls, prepare_compile
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, SavedScale
@@ -157,7 +157,7 @@ class Precision(Calls):
 
     def _prepare_optimizer(self, optimizer: keras.Optimizer, models: list[keras.Model]) -> None:
         if optimizer.built:
-            refuse_other_users(optimizer, self._models)
+            refuse_other_models(optimizer, self._models)
             variables = list(optimizer._trainable_variables)
         else:
             variables = [variable for model in models for variable in model.trainable_variables]

@@ -41,7 +41,7 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_late_cast,
     refuse_no_loss,
     refuse_other_device,
-    refuse_other_users,
+    refuse_other_models,
     refuse_shared,
     refuse_stale,
     refuse_wrapped,
@@ -178,7 +178,7 @@ class Precision(Calls):
             raise RuntimeError("an optimizer comes with its model: call precision.prepare(model, optimizer)")
         for model in self._models:
             self._mechanism.look_at(model)
-        refuse_other_users(optimizer, self._models)
+        refuse_other_models(optimizer, self._models)
         if self.resolved.amp.level != "o0":
             refuse_closure(optimizer)
         self._mechanism.add(optimizer)

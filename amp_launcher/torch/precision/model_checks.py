@@ -128,7 +128,7 @@ def refuse_stale(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -
             )
 
 
-def refuse_other_users(optimizer: Optimizer, models: Iterable[nn.Module]) -> None:
+def refuse_other_models(optimizer: Optimizer, models: Iterable[nn.Module]) -> None:
     """Raise `RuntimeError` for an optimizer of a model that isn't one of these. Parameters of no module are left to the
     optimizer alone."""
     stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
