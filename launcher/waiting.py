@@ -4,7 +4,7 @@ Outside a terminal it is a line now and then."""
 from __future__ import annotations
 
 import contextlib
-import shutil
+import os
 import sys
 import threading
 import time
@@ -62,8 +62,15 @@ def _show(text: Callable[[], str], ended: threading.Event) -> None:
     while not ended.wait((EVERY if wrote else FIRST) if is_terminal else SELDOM):
         line = f"{text()}  {time.monotonic() - began:.0f}s"
         if is_terminal:
-            line = f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}"  # a longer one could not be taken back
+            line = f"{_CLEAR}{line[: _width() - 1]}"  # a longer one could not be taken back
         print(line, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
         wrote = True
     if wrote and is_terminal:
         print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+
+def _width() -> int:
+    """Columns of the terminal that stderr is: stdout may be a pipe."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    return 80
