@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import get_args
 
+from amp_launcher.loop.require_framework import package_of
 from amp_launcher.precision.gemm import HALF, LIBRARY, install, library_problem
 from amp_launcher.precision.levels import Framework
 from amp_launcher.precision.support import sharding_problem
@@ -104,7 +105,7 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
 
 def _without(framework: str, facts: Facts, there: str, remote: str) -> str:
     """The refusal of a framework that a Python lacks, with the command that makes an environment with it."""
-    package = {"paddle": "paddlepaddle"}.get(framework, framework)
+    package = package_of(framework)
     if facts.uv:
         adds = f"cd {posixpath.dirname(facts.uv_lock)} && uv add {package}"
         return f"framework={framework} is not in {facts.uv_lock}{there}; this adds it:\n  {adds}"
