@@ -1,5 +1,7 @@
 # interactive: the PyTorch image with an SSH server, for a container that is logged in to; keys only, no passwords
 # Build: docker build --tag=interactive --file=interactive.Dockerfile .
+# Each container makes host keys of its own when it starts: keys in an image would be everybody's. A login gets only
+# those of the image's variables that are in /etc/environment.
 # Run: docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive sh -c 'ssh-keygen -A && env -u HOME >>/etc/environment && exec /usr/sbin/sshd -D -e'
 
 FROM nvcr.io/nvidia/pytorch:25.06-py3
