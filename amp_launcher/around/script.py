@@ -87,7 +87,7 @@ class ScriptSettings:
         "", "with bare: text in front of the samples/s that the file prints; the last such number is its throughput"
     )
     published: float | None = setting(
-        None, "samples/s that were published of the file; `report` has them beside its own"
+        None, "published samples/s of the file, which `report` shows beside the measured ones"
     )
     command: bool = setting(False, "the file is a program that starts by itself, and not Python; `cmd` says it")
 

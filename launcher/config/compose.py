@@ -64,7 +64,7 @@ class Composed(NamedTuple):
 
 @dataclass(kw_only=True)
 class Composer:
-    """Configurations from `conf/` and the folders named beside it; the first is the strongest."""
+    """Configurations from the given folders and `conf/`; an earlier folder overrides a later one."""
 
     config_dirs: Sequence[Path] = ()
 

@@ -29,7 +29,7 @@ def remove(
     say: Callable[[Run], None] = lambda _: None,
 ) -> None:
     """Move the folders of runs to the trash, or delete them `now`, with what their sweeps have beside the last of them,
-    and delete what was in the trash for a week. Of a run on another host that is what is known of it here.
+    and delete what was in the trash for a week. For a run on another host this is its record here.
 
     Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is removed.
     """

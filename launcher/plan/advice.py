@@ -143,7 +143,7 @@ def _unit(spec: JobSpec, dtype: str) -> tuple[int, str]:
 
 def _odd(layers: Sequence[Layer], unit: int) -> Iterator[str]:
     """Layers of other sizes, without what the data decides: the input channels of a first convolution, and a last layer
-    that is next to nothing of the model, whose outputs are the classes."""
+    with a tiny share of the weights, whose outputs are the classes."""
     small = layers and layers[-1].weights < SMALL * sum(layer.weights for layer in layers)
     for number, layer in enumerate(layers[:-1] if small else layers):
         given = number == 0 and layer.kind == "conv" and layer.inputs < unit

@@ -3,7 +3,7 @@
     RUN_ROOT/<run id>/           the record of one run: there is no database
     RUN_ROOT/.unfinished/<id>    a marker from submission until someone sees the run finished, so that listing the
                                  unfinished ones opens no old folder
-    RUN_ROOT/.sweeps/<id>/       what a sweep has beside its runs: of a search, or of job arrays
+    RUN_ROOT/.sweeps/<id>/       files of a sweep's search, or of its job arrays
 
 Every file has one writer and is written aside and renamed; a file that can't be read counts as damaged, never for
 an empty answer.

@@ -135,7 +135,7 @@ def verify(
 
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool, now: bool) -> None:
-    """Remove the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
+    """Remove the folders of runs, and the files of sweeps that have none left. One that is gone is no error."""
     wanted = _runs(runs)
     there = [run for run in wanted if run.folder.is_dir()]
     remove_runs(there, force, now=now)
