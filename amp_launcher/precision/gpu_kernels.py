@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+RECORDED = frozenset({9})
+"""Generations of GPUs, by the first number of their compute capability, of which a day was recorded
+(`benchmarks/results`): each kernel that multiplies matrices was launched by an operation, by compiled code, or past
+what an observer sees. Of others such a kernel changes no verdict."""
+
 # cuBLAS and cuDNN name the instruction's shape: h884, h1688, s1688, s16816, i16832. s is float32 accumulation of half
 # or, at 1688, of TF32 operands. CUTLASS says tensorop; newer cuBLAS says nvjet; dtypes stand as in bf16bf16_bf16f32.
 _TENSOR_CORES = re.compile(

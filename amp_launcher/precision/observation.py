@@ -26,6 +26,7 @@
      "unaudited": "",                                    why there was no second observer
      "kernels": 0,                                       the GPU's that multiplied matrices for counted operations
      "uncounted_kernels": {name and operation: times},   its others whose names show that they multiply matrices
+     "unlaunched_kernels": {name: times},                those of them that no operator launched, where that is judged
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],     or "adapter" | "frozen", where
                                                          the float32 weights that train are few beside frozen half ones
      "unscaled": True,                                   a loss scale was taken out of gradients; absent if not known

@@ -46,6 +46,10 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield unknown(
             f"{what}: nothing that was seen wrote {count} of the {report['tensors']} tensors that training used"
         )
+    for kernel, count in sorted(report.get("unlaunched_kernels", {}).items()):
+        yield unknown(
+            f"the GPU ran {kernel} ({times(count)}), which multiplies matrices and which no operation launched"
+        )
     if count := report.get("old_weights"):
         yield unknown(f"forward multiplied old copies of weights, made before the weights changed ({times(count)})")
     if report["audit"]:

@@ -70,12 +70,19 @@ class Day:
         """The last line of what a command that failed printed, without the names of folders and GPUs: what leaves the
         machine names neither. Empty of one that ended well."""
         lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
-        if not done.returncode or not lines:
-            return {}
-        last = lines[-1].strip()
+        return {"why": self.scrubbed(lines[-1].strip())} if done.returncode and lines else {}
+
+    def scrubbed(self, text: str) -> str:
+        """A text without the names of folders and GPUs."""
         for place, name in ((self.home, "RUNS"), (ROOT, "HERE"), (Path.home(), "HOME")):
-            last = last.replace(str(place), name)
-        return {"why": re.sub(r"(?:GPU|MIG)-[0-9a-f-]{8,}", "a GPU", last)[:300]}
+            text = text.replace(str(place), name)
+        return re.sub(r"(?:GPU|MIG)-[0-9a-f-]{8,}", "a GPU", text)[:400]
+
+    def seen(self, name: str) -> dict[str, str | None]:
+        """The verdict of the run of that name and its reason; None without one."""
+        found = self.result(name).get("observed") or {}
+        reason = found.get("why")
+        return {"verdict": found.get("verdict"), "reason": reason and self.scrubbed(reason)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,11 +104,6 @@ class Part:
     seconds: float
     """A generous estimate on a large GPU."""
     run: Callable[[Day], Iterator[Check]]
-
-
-def verdict(result: dict[str, Any]) -> str | None:
-    found: str | None = (result.get("observed") or {}).get("verdict")
-    return found
 
 
 def first_other(one: list[str], other: list[str]) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.day import machine
-from benchmarks.day.checks import Check, Day, LeftOut, Part, verdict
+from benchmarks.day.checks import Check, Day, LeftOut, Part
 from benchmarks.day.ranks import ranks
 from benchmarks.day.scripts import canaries, overflow
 
@@ -136,13 +136,12 @@ def _gpt(day: Day) -> Iterator[Check]:
         agrees = last is not None and control is not None and abs(last / control - 1) < AGREE
         facts = {
             "exit_code": done.returncode,
-            "verdict": verdict(result),
             "loss": last,
             "throughput": (result.get("throughput") or {}).get("median"),
             "gpu_busy_share": (result.get("throughput") or {}).get("gpu_busy_share"),
             "tensor_core_share": (result.get("profile") or {}).get("tensor_core_share"),
         }
-        facts |= day.why(done)
+        facts |= day.seen(name) | day.why(done)
         proved = done.returncode == 0 and facts["verdict"] == "proved"
         yield Check(name=" ".join(words), passed=proved and agrees, facts=facts)
         for trace in (day.home / "runs").glob("*/profile/*.pt.trace.json"):
@@ -162,9 +161,8 @@ def _container(day: Day) -> Iterator[Check]:
         name = f"ngc-{words[0][-2:]}"
         size = ("recipe=mnist", "data=synthetic", "steps=40", *day.one_gpu())
         done = day.launcher(*words, *size, f"container={engine}", f"image={image}", f"name={name}")
-        found = verdict(day.result(name))
-        right = done.returncode == 0 and found == "proved"
-        facts = {"image": image.rpartition("/")[2], "verdict": found} | day.why(done)
+        facts = {"image": image.rpartition("/")[2]} | day.seen(name) | day.why(done)
+        right = done.returncode == 0 and facts["verdict"] == "proved"
         yield Check(name=f"{' '.join(words)} in an NGC image by {engine}", passed=right, facts=facts)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.day import machine
-from benchmarks.day.checks import Check, Day, first_other, verdict
+from benchmarks.day.checks import Check, Day, first_other
 
 SCRIPT = str(Path(__file__).with_name("canary.py"))
 CANARIES = {"o0": "products attention compiled", "o1": "products convolutions attention compiled"}
@@ -58,7 +58,7 @@ def _under(day: Day, row: Row, alone: subprocess.CompletedProcess[str]) -> Check
     under = day.launcher(SCRIPT, f"amp={level}", *words, *day.one_gpu(), f"name={run}", "--", name, day.device)
     log = _log(day, run)
     same = alone.returncode == under.returncode == 0 and alone.stdout.splitlines() == log
-    facts = {"alone": alone.returncode, "here": under.returncode, "verdict": verdict(day.result(run))}
+    facts = {"alone": alone.returncode, "here": under.returncode} | day.seen(run)
     if not same:
         facts |= {"lines": len(log), "first_other": first_other(alone.stdout.splitlines(), log)}
         facts |= day.why(alone) or day.why(under)

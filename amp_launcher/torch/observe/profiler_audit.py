@@ -11,6 +11,7 @@ seen elsewhere: eager by the memory that nothing wrote (`outside`), compiled as 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ OPTIMIZER = "Optimizer.step#"
 
 _COMPILED = "## Call CompiledFxGraph"
 _COMPILING = "(dynamo_timed)"
+_OPERATOR = re.compile(r"\w+::\w+")
+"""A name of an operator: `flash_attn::forward`. Those of autograd's ranges have a colon more."""
 _OTHER_NAMES = {
     "cross_entropy": ("cross_entropy_loss",),
     "grid_sample": ("grid_sampler",),
@@ -60,8 +63,8 @@ class Audit:
     """Those that the GPU ran for these calls and in compiled code, which is counted by its graphs, as far as their
     names show that they multiply matrices."""
     uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Other such kernels of the GPU, each with the operation that launched it, if one did -> times. No operation
-    launches those of a graph of CUDA that a script captured and replays."""
+    """Other such kernels of the GPU, each with the operator that launched it, if one did -> times. None launches those
+    of a graph of CUDA that a script captured and replays, or of a library that calls them past torch."""
 
 
 def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:
@@ -160,8 +163,11 @@ class _Reader:
                 self._stopped.append(event.start_time_ns)
             self.find_ranges(event.children)
 
-    def walk(self, event: Any, outermost: str = "", backward: bool = False, compiled: bool = False) -> None:
-        """Read an event and those within; the rest says what is around it."""
+    def walk(
+        self, event: Any, outermost: str = "", backward: bool = False, compiled: bool = False, operator: str = ""
+    ) -> None:
+        """Read an event and those within; the rest says what is around it: `outermost` of aten, `operator` of any
+        namespace."""
         name = event.name
         if name.endswith(_COMPILING) or name in self._counted:
             self.kernels += self._matrix_kernels(event)
@@ -170,13 +176,14 @@ class _Reader:
             if compiled:
                 self.kernels += 1
             else:
-                self.uncounted[short_name(name), outermost] += 1
+                self.uncounted[short_name(name), outermost or operator] += 1
             return
         backward = backward or name.startswith("autograd::engine::evaluate_function")
         # Launches of what no operation launches, as Triton's kernels or a graph, belong to no range in the tree.
         launched = event.tag == _EventType.Kineto and not outermost and _within(event, self._compiled)
         compiled = compiled or launched or name.startswith(_COMPILED)
         operation = name.removeprefix("aten::") if name.startswith("aten::") else ""
+        operator = operator or (name if _OPERATOR.fullmatch(name) else "")
         if operation and not outermost:
             outermost = operation
             if operation in self._operations and not (backward or compiled or self._is_excluded(event, backward)):
@@ -196,7 +203,7 @@ class _Reader:
                     self.kernels += self._matrix_kernels(event)
                 return
         for child in event.children:
-            self.walk(child, outermost, backward, compiled)
+            self.walk(child, outermost, backward, compiled, operator)
 
     def _matrix_kernels(self, event: Any) -> int:
         """Those that ran for an operation, without those of the observer's own arithmetic in it."""

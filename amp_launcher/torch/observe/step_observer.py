@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from amp_launcher.precision.call_summary import is_half, is_narrow
+from amp_launcher.precision.gpu_kernels import RECORDED
 from amp_launcher.precision.observation import Guard
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.value_rules import EXACT_SWITCHES
@@ -92,6 +93,7 @@ class StepObserver:
         calls, excuses = self.mode.calls, {} if evaluation else self._excuses()
         named = enumerate(_with_functions(calls, seen))
         trained = (call for index, call in named if index not in excuses)
+        beside, judged = of_no_counted_operation(seen.uncounted, self._resolved.capability)
         return {
             "calls": _aggregate(trained, self._gemm_layers),
             "listed": [
@@ -109,10 +111,8 @@ class StepObserver:
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
             "unaudited": self._recording.missing,
             "kernels": seen.kernels,
-            "uncounted_kernels": {
-                f"{kernel} in {operation or 'no operation'}": times
-                for (kernel, operation), times in seen.uncounted.items()
-            },
+            "uncounted_kernels": beside,
+            "unlaunched_kernels": judged,
             "unscaled": self.mode.unscaled(),
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
@@ -288,3 +288,17 @@ def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
         entry["scales"] = list(call.scales)
         entry["layers"] = None if None in layers else list(dict.fromkeys(filter(None, layers)))
     return entry
+
+
+def of_no_counted_operation(
+    uncounted: Mapping[tuple[str, str], int], capability: tuple[int, int] | None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The GPU's matrix kernels of no counted operation, by name and operator: those that stand beside the verdict, and
+    those that change it, which no operator launched."""
+    judged = capability is not None and capability[0] in RECORDED
+    beside = {
+        f"{kernel} in {operator or 'no operation'}": times
+        for (kernel, operator), times in uncounted.items()
+        if operator or not judged
+    }
+    return beside, {kernel: times for (kernel, operator), times in uncounted.items() if judged and not operator}

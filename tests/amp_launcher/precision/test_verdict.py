@@ -243,3 +243,9 @@ def test_what_the_gpu_recorded_stands_beside_the_verdict(device, changes, says):
     assert kind == "proved"
     assert says in why
     assert says or "kernels" not in why
+
+
+def test_a_matrix_kernel_that_no_operation_launched_leaves_the_verdict_open():
+    kind, why = judged(report(calls=both(), unlaunched_kernels={"sm80_xmma_gemm": 2}))
+    assert kind == "unknown"
+    assert "the GPU ran sm80_xmma_gemm (2 calls)" in why

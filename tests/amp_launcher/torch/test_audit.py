@@ -16,7 +16,7 @@ from torch._C._profiler import _EventType
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import record_function
 
-from amp_launcher.torch.observe import profiler_audit
+from amp_launcher.torch.observe import profiler_audit, step_observer
 from amp_launcher.torch.observe.calls import Call
 from amp_launcher.torch.observe.recording import Recording
 
@@ -137,12 +137,14 @@ def test_matrix_kernels_that_no_counted_operation_launched_are_named_with_what_d
     audit = _audit(
         _event("mylib::product", gemm),  # counted as a whole
         _event("aten::hidden", gemm, add),
+        _event("flash_attn::forward", gemm),
+        _event("autograd::engine::evaluate_function: FlashBackward", gemm),  # autograd's range is no operator
         _event("## Call CompiledFxGraph abc ##", gemm, start=5),  # counted by its graph
         gemm,
         counted=("mylib::product",),
     )
     assert audit.kernels == 2
-    assert audit.uncounted == {(NVJET, "hidden"): 1, (NVJET, ""): 1}
+    assert audit.uncounted == {(NVJET, "hidden"): 1, (NVJET, "flash_attn::forward"): 1, (NVJET, ""): 2}
 
 
 @pytest.mark.parametrize("range_name", ["## Call CompiledFxGraph abc ##", "compile_fx_inner (dynamo_timed)"])
@@ -190,3 +192,13 @@ def test_each_matrix_kernel_that_an_h200_ran_belongs_to_a_counted_operation(
     times = itertools.count()
     audit = _audit(*(_recorded(event, times) for event in trees[mode]))
     assert (audit.kernels, audit.uncounted.total()) == (kernels, uncounted)
+
+
+@pytest.mark.parametrize(("capability", "judged"), [((9, 0), True), ((8, 0), False), (None, False)])
+def test_kernels_that_no_operator_launched_change_the_verdict_where_a_day_was_recorded(
+    capability: tuple[int, int] | None, judged: bool
+) -> None:
+    uncounted = {(NVJET, ""): 2, (NVJET, "linalg_det"): 1}
+    beside, alone = step_observer.of_no_counted_operation(uncounted, capability)
+    assert alone == ({NVJET: 2} if judged else {})
+    assert beside == {f"{NVJET} in linalg_det": 1} | ({} if judged else {f"{NVJET} in no operation": 2})
