@@ -9,6 +9,7 @@ import torch
 from amp_launcher.precision.gemm import FORMATS, ROLES
 from amp_launcher.precision.support import gemm_problem
 from amp_launcher.recipes.gpt import train_torch as gpt
+from amp_launcher.torch.precision import float8
 from amp_launcher.torch.spec import capability_of
 from benchmarks.campaign import recipes, turns
 from benchmarks.campaign.checks import TOLERANCE, TRAINED, row, trained, trained_row
@@ -96,7 +97,8 @@ def _where_supported(gemm: str, task: Task) -> Task:
 
 
 def unsupported(bench: Bench, gemm: str) -> str:
-    return gemm_problem(gemm, bench.device.type, capability_of(bench.device))
+    problem = gemm_problem(gemm, bench.device.type, capability_of(bench.device))
+    return problem or (float8.cpu_problem(gemm) if bench.device.type == "cpu" else "")
 
 
 def _products(bench: Bench) -> list[Row]:

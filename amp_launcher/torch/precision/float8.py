@@ -26,7 +26,8 @@ _KERNELS: list[torch.library.Library] = []
 def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
     """Replace the linear layers of a cast model by torchao's, in place; the parameters stay the same objects.
 
-    Raises `SettingsError` where torchao is missing or of another version, and as `choose` does.
+    Raises `SettingsError` where torchao is missing or of another version, where torch lacks the kernels, and as
+    `choose` does.
     """
     linears = {name: module for name, module in model.named_modules() if name and isinstance(module, nn.Linear)}
     sizes = {
@@ -39,6 +40,8 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
             names[module].append(name)
     converted = _converter(resolved.gemm, resolved.device)
     if resolved.device == "cpu" and FORMATS[resolved.gemm].cpu == "yes":
+        if problem := cpu_problem(resolved.gemm):
+            raise SettingsError(problem, "amp.gemm")
         _leave_out_onednn()
     for linear, places in names.items():
         layer = converted(linear)
@@ -90,6 +93,19 @@ def _converter(gemm: str, device: str) -> Callable[[nn.Module], nn.Module]:
     if device == "cuda" and (problem := prototypes.mxfp8_problem()):
         raise SettingsError(f"amp.gemm={gemm}: {problem}", "amp.gemm")
     return functools.partial(prototypes.to_mxfp8, emulate=device == "cpu")
+
+
+def cpu_problem(gemm: str) -> str:
+    """Why this torch can't multiply in the format on a CPU, empty where it can: 2.11 knows one scale for a tensor,
+    2.13 one for each row, too."""
+    if not FORMATS[gemm].recipe.startswith("rowwise"):
+        return ""
+    operand = torch.zeros(16, 16, dtype=torch.float8_e4m3fn)
+    try:
+        torch._scaled_mm(operand, operand.t(), torch.ones(16, 1), torch.ones(1, 16), out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return f"amp.gemm={gemm} has no kernels for a CPU in torch {torch.__version__}; say amp=fp8, which has"
+    return ""
 
 
 def _leave_out_onednn() -> None:

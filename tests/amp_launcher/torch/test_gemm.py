@@ -191,6 +191,16 @@ def test_torchao_that_is_missing_or_old_is_refused_with_the_install_line(monkeyp
         of("o1", "fp8-rowwise").prepare(net())
 
 
+def test_a_torch_that_scales_no_rows_on_a_cpu_is_refused_before_it_trains(monkeypatch: pytest.MonkeyPatch):
+    def older(*operands: Any, out_dtype: Any) -> None:
+        raise RuntimeError("Now _scaled_mm only supports per-tensor scaling for CPU backend.")
+
+    monkeypatch.setattr(torch, "_scaled_mm", older)
+    with pytest.raises(SettingsError, match=r"amp.gemm=fp8-rowwise has no kernels for a CPU in torch .*; say amp=fp8"):
+        of("o1", "fp8-rowwise").prepare(net())
+    of("o1", "fp8-tensorwise").prepare(net())
+
+
 def test_one_rank_under_ddp_trains_as_without(tmp_path: Any):
     alone = of("o2", "fp8-tensorwise")
     expected = train(alone, alone.prepare(net()), 3)
