@@ -122,7 +122,10 @@ def answering(files: Files) -> Identity | None:
 def judge(files: Files, liveness: Liveness | None) -> State:
     """The state of a run. `liveness` may be None where `needs_liveness` is false."""
     status = status_of(files)
-    return of_status(*_judged(files, status, liveness), status or Status())
+    name, reason = _judged(files, status, liveness)
+    if name == "lost" and status is None and files.status is not None and files.status.state in FINISHED:
+        reason += f"; its attempt before was {files.status.state}"
+    return of_status(name, reason, status or Status())
 
 
 def judge_other_users(files: Files) -> State:

@@ -34,6 +34,12 @@ def files(state=None, **more):
     return Files(submission=SUBMITTED, status=status(state) if state else None, **more)
 
 
+def again(state):
+    """Submitted again after an attempt that ended so, and not started since."""
+    submission = Submission(queue="slurm", first_attempt=2)
+    return Files(submission=submission, status=status(state))
+
+
 SAVED = Stopped(step=12)
 LIMITED = Stopped(step=12, why="time limit")
 UNSAVED = Stopped(why="time limit", saved=False)
@@ -49,6 +55,11 @@ TABLE = [
     (files(), ALIVE, "queued", ""),
     (files(), Liveness("alive", "waits for resources"), "queued", "waits for resources"),
     (files(), GONE, "lost", "it never started: process 7 is gone"),
+    # resumed, in vain
+    (again("done"), ALIVE, "queued", ""),
+    (again("done"), GONE, "lost", "it never started: process 7 is gone; its attempt before was done"),
+    (again("done"), BY_SLURM, "cancelled", "cancelled by root"),
+    (again("interrupted"), GONE, "lost", "it never started: process 7 is gone"),
     (files(), UNKNOWN, "unreachable", "it runs on n7"),
     (files(), OUT_OF_MEMORY, "failed", "out of memory"),
     (files(), BY_SLURM, "cancelled", "cancelled by root"),
