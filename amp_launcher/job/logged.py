@@ -45,10 +45,12 @@ def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> Non
     Raises `loop.divergence.Diverged` where the loss is NaN or Inf for good, `TypeError` for a value that is not a
     number, and `ValueError` for a negative number of samples.
     """
+    losses = _named(loss) if isinstance(loss, Mapping) else {}
+    alone = None if isinstance(loss, Mapping) else _number("loss", loss)
     logged = Logged(
         step=int(step),
-        loss=sum(_named(loss).values()) if isinstance(loss, Mapping) else _number("loss", loss),
-        losses=_named(loss) if isinstance(loss, Mapping) else {},
+        loss=sum(losses.values()) if losses else alone,
+        losses=losses,
         samples=_number("samples", samples),
         more=_named(more),
     )

@@ -125,7 +125,15 @@ class ScalePerOptimizer:
         return {"settings": plain(self._settings), "optimizers": scalers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore saved scales. Raises `SettingsError` where they were saved under other settings."""
+        """Restore saved scales. Raises `SettingsError` where they were saved under other settings, or of another number
+        of optimizers."""
         check_saved_scale(self._settings, state, self.state_dict())
-        for scaler, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
-            scaler.load_state_dict(saved)
+        saved, prepared = len(state["optimizers"]), len(self._scalers)
+        if saved != prepared:
+            raise SettingsError(
+                f"loss_scale.per_optimizer=true: the checkpoint has the loss scales of {saved} optimizers, and "
+                f"{prepared} are prepared; call precision.prepare with all of them before load_state_dict",
+                "loss_scale.per_optimizer",
+            )
+        for scaler, scale in zip(self._scalers.values(), state["optimizers"], strict=True):
+            scaler.load_state_dict(scale)

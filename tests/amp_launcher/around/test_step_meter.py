@@ -271,9 +271,12 @@ def test_rows_are_complete_json_while_the_script_runs(attempt, tmp_path):
 def test_without_a_launcher_a_line_is_printed_on_the_first_rank(capsys, monkeypatch):
     monkeypatch.setattr(receiver, "receive", None)
     log(3, loss=0.25, samples=64, lr=1e-3)
+    log(4, loss={"generator": 0.5, "critic": None})
+    log(5, loss={"critic": None})
     monkeypatch.setenv("RANK", "1")
-    log(4, loss=0.25)
-    assert capsys.readouterr().out == "step 3  loss 0.25  samples 64  lr 0.001\n"
+    log(6, loss=0.25)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["step 3  loss 0.25  samples 64  lr 0.001", "step 4  loss 0.5  generator 0.5", "step 5"]
 
 
 @pytest.mark.parametrize(
