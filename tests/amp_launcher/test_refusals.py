@@ -86,6 +86,8 @@ LOSS_SCALE = {
         }.items()
     },
     "framework=paddle loss_scale.per_optimizer=true": "Paddle's scaler is one for all optimizers; leave it out",
+    "framework=paddle loss_scale.max=65536.0": "Paddle's scaler has no bounds; leave it out",
+    "framework=paddle amp.dtype=bfloat16 loss_scale.mode=static": "switches itself off for bfloat16",
     **{
         f"framework={name} loss_scale=none loss_scale.per_optimizer=true": "there is no scale; leave it out"
         for name in ("torch", "tensorflow")
@@ -100,6 +102,11 @@ PRECISION = {
     "amp=o1 amp.infer=[relu]": "amp.infer=[relu] is a list of TensorFlow's graph rewrite",
     "amp=o1 amp.deny=[con2d]": "amp.deny: con2d is not an operation known here; did you mean conv2d",
     "framework=tensorflow amp=o1 amp.allow=[MatMul] amp.deny=[MatMul]": "MatMul is on both",
+    "framework=tensorflow amp=o2 amp.allow=[Softmax]": "amp.allow=[Softmax] with amp=o2: in TensorFlow only o1's",
+    "framework=tensorflow amp=o1 amp.keep_fp32=[head]": "only the Keras policy of o2 goes by layers",
+    "framework=tensorflow amp=o2 amp.master_weights=false": "always float32; say amp=o3",
+    "framework=paddle amp=o1 amp.deny=[mse_loss]": "amp.deny: Paddle has no operation mse_loss",
+    "framework=paddle amp=o1 amp.keep_fp32=[head]": "amp.keep_fp32=[head] with amp=o1: in Paddle only",
     **{
         f"framework={name} amp=o2 amp.gemm=fp8-rowwise": f"is for framework=torch, and this is framework={name}; say "
         "amp.gemm=half"

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amp_launcher.precision.checks import check_precision
 from amp_launcher.precision.levels import PRESETS, Amp, LossScale
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, plain
@@ -183,27 +182,6 @@ def test_o0_scales_nothing_and_refuses_the_state_of_another_level_or_dtype(frame
     for key, other in (("level", "o2"), ("dtype", "bfloat16")):
         with pytest.raises(SettingsError, match=rf"amp\.{key}=.*, and the checkpoint was saved with {other}"):
             precision.load_state_dict({**state, key: other})
-
-
-NO_SCALE = LossScale(mode="none")
-
-
-@pytest.mark.parametrize(
-    ("framework", "amp", "scale", "problem"),
-    [
-        ("tensorflow", Amp(level="o2", allow=("Softmax",)), NO_SCALE, "amp.allow=[Softmax] with amp=o2: in TensorFlow"),
-        ("tensorflow", Amp(level="o1", keep_fp32=("head",)), NO_SCALE, "only the Keras policy of o2 goes by layers"),
-        ("tensorflow", Amp(level="o2", master_weights=False), NO_SCALE, "always float32; say amp=o3"),
-        ("paddle", Amp(level="o1"), PRESETS["apex"], "Paddle's scaler has no bounds"),
-        ("paddle", Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"], "switches itself off for bfloat16"),
-        ("paddle", Amp(level="o1", deny=("mse_loss",)), NO_SCALE, "amp.deny: Paddle has no operation mse_loss"),
-        ("paddle", Amp(level="o1", keep_fp32=("head",)), NO_SCALE, "amp.keep_fp32=[head] with amp=o1: in Paddle only"),
-    ],
-)
-def test_what_a_framework_has_no_way_of_doing_is_refused_before_it_is_imported(framework, amp, scale, problem):
-    with pytest.raises(SettingsError) as caught:
-        check_precision(amp, scale, framework)
-    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

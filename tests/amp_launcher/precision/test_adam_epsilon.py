@@ -22,7 +22,7 @@ ADAM = {"Adam": 1e-8}
         (Amp(level="o3"), "bfloat16", ADAM, ""),
         (Amp(level="o2"), "float16", ADAM, ""),
         (Amp(level="o1"), "float16", None, ""),
-        (Amp(level="o3"), "float16", {"Adam": 1e-4}, ""),
+        (Amp(level="o3"), "float16", {"Adam": adam_epsilon.SMALLEST_NORMAL}, ""),
         (Amp(level="o3"), "float16", {}, ""),
     ],
 )

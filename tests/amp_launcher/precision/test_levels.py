@@ -15,7 +15,10 @@ def test_every_level_and_preset_is_legal_by_itself():
     for preset in PRESETS.values():
         check_precision(Amp(level="o1"), preset)
     check_precision(Amp(level="o1"), LossScale(per_optimizer=True))
+    check_precision(Amp(level="o1"), LossScale(mode="static", init=8.0, min=8.0, max=8.0))
     check_precision(Amp(level="o1", deny=("Conv2D",)), LossScale(), "tensorflow")
+    check_precision(Amp(level="o2"), PRESETS["dynamic"])
+    check_precision(Amp(level="o2", dtype="float16", master_weights=False), PRESETS["dynamic"], "paddle")
 
 
 @pytest.mark.parametrize("preset", ["fp8", "bf16-mixed", "fp16-true"])
@@ -35,6 +38,7 @@ def test_the_advice_for_a_contradicted_preset_is_legal(preset, key, value):
         check_precision(Amp(**{**named, key: value}, preset=preset), LossScale())
     advised = dict(word.split("=") for word in str(refused.value).partition("; say ")[2].split())
     level = advised.pop("amp")
+    assert level == "o0" or advised.get("amp.dtype") == {**named, key: value}["dtype"]
     check_precision(Amp(level=level, **{name.removeprefix("amp."): advised[name] for name in advised}), LossScale())
 
 
@@ -43,9 +47,11 @@ def test_a_name_is_a_level_or_a_mode_that_says_what_tf32_is():
     assert amp_named("o1", True) == (Amp(level="o1"), True)
     for tf32 in (None, MODES["tf32"].tf32):
         assert amp_named("tf32", tf32) == (Amp(level="o0", preset="tf32"), True)
+    assert amp_named("fp32", None) == (Amp(level="o0", preset="fp32"), False)
     assert amp_named("bf16-mixed", False)[1] is False
+    assert [amp_named(name, None)[0].asked for name in ("o2", "fp8")] == ["o2", "fp8"]
     for name in ("bf16", NO_CLAIM):
-        with pytest.raises(SettingsError, match=f"precision={name} is not one of o0, o1"):
+        with pytest.raises(SettingsError, match=f"precision={name} is not one of o0, o1, o2, o3, fp32, .*, nvfp4"):
             amp_named(name, None)
     with pytest.raises(SettingsError, match="tf32=False with tf32, which says otherwise"):
         amp_named("tf32", False)

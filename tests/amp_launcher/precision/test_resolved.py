@@ -24,6 +24,7 @@ def test_every_auto_is_decided_by_the_device():
     assert ampere.master_weights
     without = resolved(Amp(level="o2", master_weights=False))
     assert (without.master_weights, without.mechanism) == (False, "half_model_no_masters")
+    assert [resolved(Amp(), parallel=parallel).parallel for parallel in (None, "fsdp")] == ["ddp", "fsdp"]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def test_what_changes_a_mechanism(words, more, mechanism):
     ("words", "more", "why"),
     [
         (("tensorflow", "o1", "float16", False, "cuda"), {"parallel": "ddp"}, "parallel=ddp is torch's"),
-        (("paddle", "o1", "bfloat16", False, "cpu"), {}, "static graphs alone"),
         (("paddle", "o1", "float16", False, "cpu"), {"static": True}, "bfloat16 alone; say amp.dtype=bfloat16"),
         (("paddle", "o2", "bfloat16", False, "cpu"), {"static": True}, "say amp.master_weights=false, or amp=o1"),
     ],

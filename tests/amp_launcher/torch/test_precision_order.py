@@ -170,6 +170,7 @@ USES = {
     "a loss of several numbers": (a_loss_of(lambda loss: loss.expand(3)), r"of shape \[3\]: take its \.mean\(\)"),
     "a norm of zero": (clipped_to(0.0), r"clip=0\.0 would leave nothing .* write clip=value or None"),
     "a norm that is no number": (clipped_to(float("nan")), "clip=nan would leave nothing"),
+    "a norm that is a switch": (clipped_to(True), "the largest norm of the gradients, a number, and was given True"),
     "a norm in words": (clipped_to("1"), "clip= is the largest norm of the gradients, a number, and was given '1'"),
     "a norm without its name": (
         lambda training: training.precision.step(training.optimizer, 1.0),
