@@ -77,6 +77,44 @@ def test_neither_the_first_nor_the_last_step_of_a_run_is_profiled_and_other_step
         assert chosen.record["instead_of"] == ([asked[0], sum(asked) - 1] if note else None)
 
 
+@pytest.mark.parametrize(
+    ("attempt", "stop_every", "expected"),
+    [
+        ((1, 100), 0, range(10, 15)),
+        ((1, 100), 12, range(10, 13)),
+        ((1, 100), 8, range(0)),
+        ((9, 100), 8, range(10, 15)),
+        ((1, 12), 12, range(10, 12)),
+    ],
+)
+def test_an_attempt_that_stops_as_planned_profiles_up_to_there(profiling, attempt, stop_every, expected):
+    chosen, _ = profiling()
+    chosen.choose_within(*attempt, stop_every)
+    assert chosen.steps == expected
+
+
+@pytest.mark.parametrize(("seen", "note"), [(10, ""), (12, "profiling steps 12 to 16 instead of steps 10 to 14: it")])
+def test_where_only_some_steps_are_seen_as_many_are_recorded_from_the_first_one_due(profiling, seen, note):
+    chosen, tape = profiling()
+    chosen.whenever()
+    for number in (4, 9, seen, seen + 1):
+        chosen.between(number)
+    assert (chosen.steps, tape.events) == (range(seen, seen + 5), ["start"])
+    assert chosen.note.startswith(note) and bool(chosen.note) is bool(note)
+    for number in (seen + 3, seen + 4, 40):
+        chosen.after(number)
+        chosen.between(number)
+    assert (tape.events, chosen.record["steps"]) == (["start", "stop"], [seen, seen + 4])
+
+
+def test_a_script_that_ends_where_its_record_was_about_to_begin_has_none(profiling, tmp_path):
+    chosen, tape = profiling(3)
+    chosen.choose(1, 20)
+    chosen.before(3)
+    chosen.end(2)
+    assert (tape.events, chosen.record, list(tmp_path.iterdir())) == (["start", "stop"], {}, [])
+
+
 def test_the_step_that_is_drawn_to_be_observed_is_not_profiled():
     for seed in range(50):
         observed = choose_steps(20, seed, 1, range(5, 15))

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from amp_launcher.precision.operations import PADDLE, TORCH, canonical, lists, tensorflow_gradients, tensorflow_lists
+from amp_launcher.precision.operations import (
+    PADDLE,
+    TORCH,
+    canonical,
+    in_paddle,
+    lists,
+    tensorflow_gradients,
+    tensorflow_lists,
+)
 from amp_launcher.typed import SettingsError
 
 
 def test_an_alias_stands_for_torchs_operation_and_is_counted_once():
     assert canonical(("elementwise_add", "conv2d", "add", "matmul_v2"), "amp.deny") == ("add", "conv2d", "matmul")
+
+
+def test_paddle_gets_every_name_of_an_operation_but_its_old_one_of_the_matrix_product():
+    assert in_paddle(("matmul", "mul", "tanh")) == ["matmul", "matmul_v2", "elementwise_mul", "tanh"]
 
 
 def test_every_alias_leads_to_an_operation_and_hides_none():

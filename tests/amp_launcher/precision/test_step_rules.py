@@ -148,15 +148,27 @@ def test_a_recurrent_layer_that_autocast_gave_float16_is_named_with_the_way_out(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_attention_without_a_fused_kernel_is_counted_apart_and_named(device):
-    """An H200 computed it so under bfloat16 autocast where it had no dimension of heads."""
-    wide = both("float32", 900, operation="bmm", functions=[ATTENTION])
+@pytest.mark.parametrize(
+    ("operation", "function", "dtype"),
+    [
+        ("bmm", ATTENTION, "float32"),  # on an H200 under bfloat16 autocast too, where it had no dimension of heads
+        ("_euclidean_dist", "cdist", "float32"),
+        ("mm", "matmul", "complex64"),
+    ],
+)
+def test_what_has_no_half_precision_is_counted_apart_and_named(device, operation, function, dtype):
+    wide = both(dtype, 900, operation=operation, functions=[function])
     ran = [{**entry, "device": device} for entry in (*both(), *wide)]
     kind, why = judged(report(rule={"device": device}, calls=ran))
     assert kind == "proved"
-    assert f"counted apart, as torch has no half precision of it here: {ATTENTION} in float32 (2 calls)" in why
-    denied = {"device": device, "deny": [ATTENTION]}
-    assert "counted apart" not in judged(report(rule=denied, calls=ran))[1]
+    assert f"counted apart, as torch has no half precision of it here: {function} in {dtype} (2 calls)" in why
+
+
+def test_attention_that_is_denied_and_distances_beyond_o1_are_not_counted_apart():
+    attention = both("float32", 900, operation="bmm", functions=[ATTENTION])
+    assert "counted apart" not in judged(report(rule={"deny": [ATTENTION]}, calls=[*both(), *attention]))[1]
+    distances = both("float32", 900, functions=["cdist"])
+    expect("contradicted", "cdist in float32", report("o2", calls=[*both(), *distances]))
 
 
 def test_a_direction_in_which_all_is_counted_apart_proves_nothing():
