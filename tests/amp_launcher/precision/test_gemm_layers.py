@@ -136,10 +136,7 @@ def test_rows_are_those_of_a_micro_batch_on_one_device():
 @pytest.mark.parametrize(
     ("gemm", "device", "capability", "message"),
     [
-        ("fp8-tensorwise", "cuda", (8, 0), "needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or amp=o2"),
-        ("fp8-rowwise", "cuda", (7, 0), "needs compute capability 8.9, and this GPU has 7.0"),
         ("mxfp8", "cuda", (9, 0), "needs compute capability 10.0, and this GPU has 9.0; say amp=fp8"),
-        ("nvfp4", "cuda", (9, 0), "needs compute capability 10.0, and this GPU has 9.0; say amp=fp8"),
         ("nvfp4", "cuda", (12, 0), "no kernels for compute capability 11.0 and above, and this GPU has 12.0; say amp="),
         ("nvfp4", "cpu", None, "amp.gemm=nvfp4 has no kernels for a CPU; say amp=fp8, which has"),
     ],
