@@ -29,7 +29,7 @@ class NotProved(BaseException):
 class EarlyVerdict:
     """The verdict on one rank of a script while it runs."""
 
-    def __init__(self, settings: Settings, rank: int, *, resumed: bool = False) -> None:
+    def __init__(self, settings: Settings, rank: int, *, resumed: bool) -> None:
         """`resumed` says that an earlier attempt trained already."""
         self.reason = ""
         """Why the script was ended; empty if it was not."""

@@ -32,7 +32,7 @@ class Spans:
 
     def __init__(self, settings: Settings, attempt: Attempt) -> None:
         self._attempt, self._seed = attempt, settings.seed
-        self._save_every, self._stop_every = settings.checkpoint.every or 0, settings.checkpoint.stop_every
+        self._save_every, self._stop_every = settings.checkpoint.every, settings.checkpoint.stop_every
         self._kernels = settings.profile.tool == "none"
         first = attempt.first
         self._warm = first + metrics.warm_up(_up_to(self._stop_every, first, attempt.last - first))
