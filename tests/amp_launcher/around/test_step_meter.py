@@ -133,13 +133,14 @@ def test_all_values_that_several_calls_log_for_one_step_are_kept(attempt, column
         if not before:
             script.step()
         log(number, loss={"generator": 1.0}, perplexity=7)
-        log(number, loss={"critic": 0.5}, entropy=3)
+        log(number, loss={"critic": 0.5}, samples=4, entropy=3)
         log(number, lr=0.1)
         if before:
             script.step()
     script.end()
     assert columns("loss", "losses") == [(0.5, {"generator": 1.0, "critic": 0.5})] * 2
     assert columns("lr", "logged") == [(0.1, {"perplexity": 7.0, "entropy": 3.0})] * 2
+    assert columns("samples_per_second") == [None, 4.0]
 
 
 def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, columns, tmp_path):
@@ -202,7 +203,7 @@ def test_a_loss_that_is_nan_ends_the_run_with_the_message_of_a_recipe(attempt, t
     with pytest.raises(Diverged, match="the loss is nan since step 2; try a lower learning rate"):
         if before:
             log(2, loss=math.nan)
-        script.step()
+        script.step(seconds=0.1)  # no time to write rows
         if not before:
             log(2, loss=math.nan)
     script.end()
