@@ -71,6 +71,6 @@ def held_out_names(names: Iterable[str]) -> dict[str, str]:
 def _number(value: Any) -> float | None:
     """Waits for the device where the value is there."""
     try:
-        return None if value is None or isinstance(value, (bool, str)) else float(value)
+        return None if isinstance(value, (bool, str)) else float(value)
     except (TypeError, ValueError, RuntimeError):  # the latter torch's, of several elements
         return None

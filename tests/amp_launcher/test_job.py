@@ -45,7 +45,9 @@ def test_a_request_is_seen_within_a_second_and_then_stays(
     clock = [100.0]
     monkeypatch.setattr(script_stop.time, "monotonic", lambda: clock[0])
     monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / plan))
+    assert not script_stop.requests.called
     assert not job.should_stop()
+    assert script_stop.requests.called
     (tmp_path / "STOP").touch()
     clock[0] += SECONDS / 2
     assert not job.should_stop()

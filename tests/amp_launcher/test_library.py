@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from amp_launcher.job import library
+from amp_launcher.job.logged import Logged, receiver
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,23 @@ def test_asking_whether_to_stop_leaves_term_as_it_is(monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     assert not library.should_stop()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("metrics", "loss", "expected"),
+    [
+        ({"train_loss": 1.0, "train_loss_step": 2.0, "loss": 3.0}, 4.0, {"loss": 2.0}),
+        (
+            {"lr": 0.1, "epoch": 2, "noise": "much", "on": True},
+            4.0,
+            {"loss": 4.0, "more": {"lr": 0.1, "train_epoch": 2.0}},
+        ),
+        ({"val_loss": 1.0, "val_acc": 0.5}, None, {"held_out": {"loss": 1.0, "accuracy": 0.5}}),
+        ({"learning_rate": 0.1}, "none", {"more": {"lr": 0.1}}),
+    ],
+)
+def test_what_a_library_logs_has_the_launchers_names(monkeypatch, metrics, loss, expected):
+    received = []
+    monkeypatch.setattr(receiver, "receive", received.append)
+    library.log(3, metrics, loss)
+    assert received == [Logged(step=3, by_library=True, **expected)]

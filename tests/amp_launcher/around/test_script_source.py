@@ -91,3 +91,8 @@ def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
 )
 def test_a_plugin_of_ours_makes_a_precision(text):
     assert script_source.read(text).asks
+
+
+def test_what_python_refuses_otherwise_is_no_python_either():
+    with pytest.raises(SyntaxError, match="null bytes"):
+        script_source.parsed("x = '\0'")
