@@ -93,6 +93,6 @@ def test_a_plugin_of_ours_makes_a_precision(text):
     assert script_source.read(text).asks
 
 
-def test_what_python_refuses_otherwise_is_no_python_either():
-    with pytest.raises(SyntaxError, match="null bytes"):
-        script_source.parsed("x = '\0'")
+def test_a_text_that_is_nested_too_deeply_is_no_python_and_the_reason_is_told():
+    with pytest.raises(SyntaxError, match=r"nested|recursion"):
+        script_source.parsed("-" * 100_000 + "1")

@@ -54,6 +54,7 @@ INSTEAD = "instead of steps 10 to 14"
     [
         ((10, 5), (1, 100), False, range(10, 15), ""),
         ((10, 5), (1, 12), False, range(10, 12), f"steps 10 to 11 {INSTEAD}: this run has 12 steps, the last of which"),
+        ((10, 5), (1, 11), False, range(10, 11), f"step 10 {INSTEAD}: this run has 11 steps, the last of which is"),
         ((10, 5), (50, 60), False, range(51, 56), f"steps 51 to 55 {INSTEAD}: this attempt begins with step 50"),
         ((1, 3), (1, 10), False, range(2, 5), "steps 2 to 4 instead of steps 1 to 3: this attempt begins with step 1"),
         ((10, 5), (1, 8), True, range(0), ""),
@@ -97,6 +98,7 @@ def test_an_attempt_that_stops_as_planned_profiles_up_to_there(profiling, attemp
 def test_where_only_some_steps_are_seen_as_many_are_recorded_from_the_first_one_due(profiling, seen, note):
     chosen, tape = profiling()
     chosen.whenever()
+    assert chosen.steps == range(10, 15)
     for number in (4, 9, seen, seen + 1):
         chosen.between(number)
     assert (chosen.steps, tape.events) == (range(seen, seen + 5), ["start"])
