@@ -92,14 +92,14 @@ def tests_of(file: str) -> list[str]:
     return [str(test.relative_to(ROOT)) for test in sorted(found, key=lambda test: (stem not in test.stem, test))]
 
 
-def run(copy: Path, tests: Sequence[str], limit: float | None) -> bool:
-    """Whether the tests pass in this copy of the tree within so many seconds. Without a limit, for the unchanged tree,
-    bytecode is kept, which is more than half of the time of quick tests."""
+def run(copy: Path, tests: Sequence[str], limit: float | None) -> int | None:
+    """Pytest's exit status in this copy of the tree, or None after so many seconds. Without a limit, for the unchanged
+    tree, bytecode is kept, which is more than half of the time of quick tests."""
     process = FORK.Process(target=run_tests, args=(copy, tests, limit is None))
     process.start()
     try:
         process.join(limit)
-        return process.exitcode == 0
+        return process.exitcode
     finally:
         process.kill()
         with contextlib.suppress(ProcessLookupError):
@@ -123,7 +123,18 @@ def run_tests(copy: Path, tests: Sequence[str], keep_bytecode: bool) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
-    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
+    passed = Passed()
+    status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests], plugins=[passed])
+    os._exit(status or (0 if passed.any else pytest.ExitCode.NO_TESTS_COLLECTED))
+
+
+class Passed:
+    """A plugin of pytest, for which skipped tests are as good as passed ones."""
+
+    any = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.any |= report.when == "call" and report.passed
 
 
 def end(folder: Path) -> None:
@@ -166,7 +177,13 @@ def main() -> int:
         limits: dict[tuple[str, ...], float] = {}
         for each in dict.fromkeys(tests.values()):
             began = time.monotonic()
-            if not run(copies[0], each, None):
+            status = run(copies[0], each, None)
+            if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+                skipped = [mutant for mutant in todo if tests[mutant.file] == each]
+                todo = [mutant for mutant in todo if mutant not in skipped]
+                names = " ".join(dict.fromkeys(mutant.file for mutant in skipped))
+                print(f"{len(skipped)} not tested, of {names}: all tests of {' '.join(each)} are skipped here")
+            elif status != 0:
                 print(f"these fail without a mutant: {' '.join(each)}")
                 return 2
             limits[each] = SLACK * (time.monotonic() - began) + GRACE
@@ -179,7 +196,7 @@ def main() -> int:
             with contextlib.suppress(KeyboardInterrupt):
                 for mutant in todo[number :: len(copies)]:
                     (copies[number] / mutant.file).write_text(mutant.code, encoding="utf-8")
-                    if run(copies[number], tests[mutant.file], limits[tests[mutant.file]]):
+                    if run(copies[number], tests[mutant.file], limits[tests[mutant.file]]) == 0:
                         print(f"{mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
                     else:
                         with caught.get_lock():
