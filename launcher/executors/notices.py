@@ -14,7 +14,7 @@ from typing import Any
 
 from amp_launcher import records
 from launcher.executors import backends
-from launcher.runs import run_ids, run_roots, store
+from launcher.runs import run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import FINISHED, Seen
 from launcher.runs.store import Run
@@ -93,18 +93,32 @@ def start(plan: PlanRecord, notice: Path) -> None:
 
 
 def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
-    """Tell of the end of runs whose scripts could not."""
-    seen = backends.states_of([Run(str(folder.parent), folder.name) for folder in watched])
+    """Tell of the end of runs whose scripts could not. A run that was removed is told of by nobody."""
+    seen = backends.states_of([Run(str(folder.parent), folder.name) for folder in watched if folder.is_dir()])
     if not all(row.state.finished for row in seen):
         return
     lost = [row for row in seen if row.files.status is None or row.files.status.state not in FINISHED]
     for row in lost:
         sweep = run_ids.sweep_of(row.run.id)
         words = {"sweep": sweep, "runs": list(map(_summary, seen))} if sweep else _summary(row)
-        text = f"{sweep or row.run.id} {'has ended' if sweep else row.state.name}: {row.run.id}: {row.state.reason}"
-        _tell(row, watched[row.run.folder], text, words)
+        ended = f"{row.run.id} {row.state.name}: {row.state.reason}"
+        if not sweep or _first_to_tell(row.run.root, sweep):
+            _tell(row, watched[row.run.folder], f"{sweep} has ended: {ended}" if sweep else ended, words)
         if sweep:
             return
+
+
+def _first_to_tell(root: str, sweep: str) -> bool:
+    """Whether nobody has told of this end of a sweep: as `notice_of_sweep` in `notify.sh` has it, each start of runs of
+    the sweep has an end of its own."""
+    cells = selection.sweep_runs(root, sweep)
+    mark = cells[0].folder / "attempts" / f".told-{sum(max(1, len(store.attempts(cell.path))) for cell in cells)}"
+    mark.parent.mkdir(exist_ok=True, mode=0o700)
+    try:
+        mark.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
@@ -119,8 +133,8 @@ def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
 
 def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:
     """Write the notice into the folder of this run and start its command, unless the notice is there already."""
-    attempt = row.run.folder / "attempts" / str(row.state.attempt or 1)
-    attempt.mkdir(exist_ok=True, mode=0o700)
+    attempt = row.run.folder / "attempts" / str(row.state.attempt or "")  # a run that never began has none
+    attempt.mkdir(exist_ok=True, mode=0o700, parents=True)
     notice = attempt / "told-ended.json"
     if not notice.exists():
         told = json.dumps({"schema": 1, "event": "ended", "text": text, **words}, indent=1)

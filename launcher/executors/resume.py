@@ -276,7 +276,7 @@ def _check_further(row: Seen, plan: Plan, assignments: dict[str, str]) -> None:
         return
     for key in ("epochs", "steps"):
         text, done = assignments.get(key, ""), plan.settings[key]
-        if text.isdigit() and done is not None and int(text) <= done:
+        if text.isdecimal() and done is not None and int(text) <= done:
             raise UsageError(f"{key}={text}: {row.run.id} has done {done} {key} already; say more (command line)")
 
 

@@ -81,7 +81,7 @@ record_of() { # file
 }
 
 result_of() { # folder: that of its last attempt, or null
-  local attempt
+  local attempt=none
   [[ $(cat "$1/status.json" 2>/dev/null) =~ \"attempt\":\ ([0-9]+) ]] && attempt=${BASH_REMATCH[1]}
   if grep -qsw "\"attempts\": $attempt" "$1/result.json"; then record_of "$1/result.json"; else echo null; fi
 }

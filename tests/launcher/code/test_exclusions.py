@@ -123,6 +123,7 @@ def test_a_plan_names_what_a_job_lacks_that_has_the_snapshot_alone(
     lay(project, "helper.py", text="from generated import table\n")
     lay(project, "pack/__init__.py", "pack/inner.py", "local.py", "generated.py", ".netrc", text="")
     lay(project, "data/images.bin", "weights.txt", ".hidden/x", "__pycache__/a.txt", "env/pyvenv.cfg", "sent/a.txt")
+    lay(project, "old/.code/a/train.py", "copied/plan.json", "copied/run.sh")
     (project / "empty/within").mkdir(parents=True)
     ignored = "data/\nweights.txt\n.hidden/\n__pycache__/\nenv/\n"
     lay(project, ".gitignore", text=f"generated.py\nlocal.py\npack/inner.py\n{ignored}")
@@ -159,6 +160,7 @@ def test_too_much_is_refused_and_the_folders_and_files_that_hold_it_are_named(
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 2**30)
     monkeypatch.setattr(outputs, "MAX_FILES", 6)
     lay(project, *(f"many/{number}.png" for number in range(99)))
+    assert copied(project) == ["results/notes.txt", "src/model.py", "train.py"]
     assert f"more than 6 files (largest: {project}/many/ 0 MiB in 99 files)" in refusal("many")
     lay(project, *(f"own/{number}.py" for number in range(9)))
     assert f"more than 6 files (largest: {project}/own/ 0 MiB in 9 files" in refusal(), "code is never left out"

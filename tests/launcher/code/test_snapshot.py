@@ -21,7 +21,7 @@ def package(tmp_path: Path) -> Path:
     """A package in a checkout that ignores logs and one folder."""
     folder = tmp_path / "checkout" / "recipes"
     (folder / "scratch").mkdir(parents=True)
-    for name in ("__init__.py", "mnist.py", "new.py", "run.log", "scratch/weights.bin", ".env"):
+    for name in ("__init__.py", "mnist.py", "mnist.py~", "new.py", "run.log", "scratch/weights.bin", ".env"):
         (folder / name).write_text(name)
     (folder.parent / ".gitignore").write_text("*.log\nscratch/\n")
     subprocess.run(["git", "init", "-q", str(folder.parent)], check=True)
@@ -106,7 +106,7 @@ def test_without_git_a_checkout_says_nothing(package: Path, tmp_path: Path, monk
     assert snapshot.git_state(package.parent, [package / "mnist.py"]) == (None, False)
 
 
-def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
+def test_a_diff_for_the_record_holds_no_credential_and_is_cut(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--force", "recipes/.env", "recipes/mnist.py"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "all"], check=True)
@@ -114,6 +114,9 @@ def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
         (package / name).write_text(f"changed {name}")
     diff = snapshot.origin(package.parent, [package / "mnist.py"])["diff"]
     assert "changed mnist.py" in diff and "changed .env" not in diff
+    monkeypatch.setattr(snapshot, "MAX_DIFF_BYTES", 20)
+    cut = snapshot.origin(package.parent, [package / "mnist.py"])["diff"]
+    assert cut == f"{diff[:20]}\n... cut at 20 characters\n"
 
 
 def test_a_diff_for_the_record_holds_no_credential_that_went_away(package: Path) -> None:

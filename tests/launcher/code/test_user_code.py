@@ -43,6 +43,7 @@ def test_all_files_that_git_would_track_are_copied_from_a_checkout(project: Path
     inner = project / "sub" / "train2.py"
     inner.write_text("")
     assert user_code.name_in_snapshot(inner) == "script/sub/train2.py"
+    assert user_code.root_of(project / ".hidden" / "big") == project / ".hidden", "for git ignores that"
     expected = ["script/.gitignore", "script/sub/helper.py", "script/sub/train2.py", "script/train.py"]
     assert sorted(user_code.collect(inner).files) == expected
 

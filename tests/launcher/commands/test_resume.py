@@ -137,9 +137,13 @@ def test_a_run_goes_on_in_its_own_folder_and_once_done_only_with_more_epochs_or_
     assert "say epochs=N or steps=N" in capsys.readouterr().err
     assert main(["resume", failed.name, "steps=9"]) == 0
     before = record(failed, "status.json")
-    for word in ("steps=9", "steps=3"):
+    for word, says in (
+        ("steps=9", "has done 9 steps already"),
+        ("steps=3", "has done 9 steps already"),
+        ("steps=²", "steps=² should be a whole number"),
+    ):
         assert main(["resume", failed.name, word]) == 2
-        assert "has done 9 steps already" in capsys.readouterr().err
+        assert says in capsys.readouterr().err
     assert record(failed, "status.json") == before
 
 
@@ -259,6 +263,21 @@ def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(failed,
     assert says in capsys.readouterr().err
     assert record(failed, "status.json")["attempt"] == 1
     assert main(["resume", failed.name, "parallel=ddp"]) == 0
+
+
+def test_a_run_whose_code_or_python_is_gone_or_whose_gpus_are_taken_is_refused(failed, capsys):
+    plan = record(failed, "plan.json")
+    no_gpu = "1, free: 0; the others are not there any more (wait_gpus=true waits for them)"
+    for changed, code, says in (
+        ({"python": "/no/such/python"}, 2, "ran with is gone (/no/such/python); start it anew"),
+        ({"gpu_pool": ["GPU-a"], "gpus": 1}, 3, no_gpu),
+        ({"code": "f" * 64}, 2, f"began with is gone ({failed.parent}/.code/{'f' * 64}); start it anew"),
+    ):
+        for file in ("plan.json", "attempts/1/plan.json"):
+            (failed / file).write_text(json.dumps({**plan, **changed}))
+        assert main(["resume", failed.name]) == code
+        assert says in capsys.readouterr().err
+    assert record(failed, "status.json")["attempt"] == 1
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
-from launcher.runs import selection
+from launcher.executors import notices, stopping
+from launcher.runs import processes, selection, store
 from tests import patience
 from tests.launcher import warm
-from tests.launcher.run_folders import state, until
+from tests.launcher.run_folders import finished, make, state, submit, until
 from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 
@@ -50,8 +51,12 @@ def words(tmp_path: Path, root: Path, text: str, *more: str) -> list[str]:
     return [*BARE, f"script={tmp_path}/code/train.py", f"run_root={root}", command, *more]
 
 
+def runs(root: Path) -> list[Path]:
+    return [root / name for name in selection.run_names(str(root))]
+
+
 def newest(root: Path) -> Path:
-    return root / selection.run_names(str(root))[-1]
+    return runs(root)[-1]
 
 
 @pytest.mark.parametrize("detach", ["true", "false"])
@@ -103,12 +108,11 @@ def test_a_command_that_never_ends_delays_neither_the_run_nor_the_next(root: Pat
     line = words(tmp_path, root, text, "sweep.n=1,2", "detach=true")
     program(tmp_path, '#!/bin/sh\necho $$ >"$1"\nexec sleep 1000\n')
     main([*line, "--", "{n}"])
-    runs = [root / name for name in selection.run_names(str(root))]
-    until(lambda: all(state(run).name == "done" for run in runs))
+    until(lambda: all(state(run).name == "done" for run in runs(root)))
     until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text().strip())
     assert (tmp_path / "began").read_text() == "xx"
     os.kill(int((tmp_path / "told").read_text()), signal.SIGKILL)
-    logs = [run / "attempts/1/notify.log" for run in runs]
+    logs = [run / "attempts/1/notify.log" for run in runs(root)]
     until(lambda: any("ended with exit code 137" in log.read_text() for log in logs if log.exists()))
 
 
@@ -121,6 +125,40 @@ def test_a_run_whose_script_was_killed_is_told_by_the_launcher_that_waits(root: 
     assert waiting.wait(patience.scaled(60)) == 1
     (notice,) = told(tmp_path / "told")
     assert (notice["run"], notice["state"]) == (newest(root).name, "lost")
+    assert notice["text"] == f"{notice['run']} lost: {notice['reason']}"
+
+
+def test_a_sweep_of_which_a_run_never_began_is_told_once(root: Path, tmp_path: Path) -> None:
+    text = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.05)"
+    line = [*words(tmp_path, root, text, "sweep.n=1,2"), "--", "{n}"]
+    waiting = subprocess.Popen([sys.executable, "-m", "launcher", *line], stdout=subprocess.DEVNULL)
+    until(lambda: len(selection.run_names(str(root))) == 2 and any(state(run).name == "running" for run in runs(root)))
+    (second,) = (run for run in runs(root) if state(run).name == "queued")
+    assert main(["cancel", second.name, f"run_root={root}"]) == 0
+    (tmp_path / "go").touch()
+    assert waiting.wait(patience.scaled(60)) == 1
+    (notice,) = told(tmp_path / "told")
+    assert notice["text"] == f"{notice['sweep']}: 1 done, 1 cancelled"
+
+
+def test_a_run_that_never_began_is_told_of_once_and_begins_with_its_first_attempt(root: Path, tmp_path: Path) -> None:
+    folder = make(root)
+    submit(folder, processes.Identity(processes.host(), processes.boot(), 2**22 + 1, 1))
+    store.write_json(folder / "plan.json", {"notify": [str(program(tmp_path)), str(tmp_path / "told")]})
+    with notices.told([folder]):
+        stopping.request_cancel(folder)
+    with notices.told([folder]):
+        pass
+    (notice,) = told(tmp_path / "told")
+    assert notice["text"] == f"{folder.name} cancelled: before it started" and not store.attempts(folder)
+
+
+def test_a_run_that_is_removed_is_told_of_by_nobody(root: Path, tmp_path: Path) -> None:
+    folder = finished(root)
+    store.write_json(folder / "plan.json", {"notify": [str(program(tmp_path)), str(tmp_path / "told")]})
+    with notices.told([folder]):
+        folder.rename(tmp_path / "trash")
+    assert not folder.exists() and not told(tmp_path / "told")
 
 
 @pytest.mark.parametrize(
