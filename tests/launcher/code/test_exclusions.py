@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.code import exclusions, git, outputs, user_code
+from launcher.code import git, outputs, user_code
 from launcher.errors import UsageError
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAA\n"
@@ -227,8 +227,3 @@ def test_a_failure_of_git_is_refused_and_no_empty_snapshot(project: Path, monkey
     monkeypatch.setenv("PATH", f"{project}/bin:{os.environ['PATH']}")
     with pytest.raises(UsageError, match=r"git can't list the files of .*project, the folder of the script: fatal: no"):
         git.files_of_folder(project)
-
-
-def test_credentials_are_known_whatever_the_case_of_their_name() -> None:
-    root = Path("/no/such")
-    assert all(exclusions.is_credential(root / name.upper(), root) for name in CREDENTIALS)

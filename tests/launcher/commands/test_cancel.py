@@ -2,9 +2,9 @@ import pytest
 
 from launcher.commands import cancel
 from launcher.executors import backends
-from launcher.runs import run_files, selection
+from launcher.runs import processes, run_files, selection, store
 
-from ..run_folders import DEAF, NAME, STEPPING, begin, finished, make, running, start, state, sweep, until
+from ..run_folders import DEAF, NAME, STEPPING, begin, finished, make, running, start, state, submit, sweep, until
 
 
 def test_a_run_is_asked_to_save_and_stop(root, capsys):
@@ -35,6 +35,14 @@ def test_cancelling_a_run_that_has_ended_reports_that(root, name, capsys):
         printed = capsys.readouterr()
         assert printed.out.startswith(f"{NAME}  already {name}") and printed.err == message
     assert not (folder / "cancelled").exists() and not (folder / "STOP").exists()
+
+
+def test_a_run_that_is_elsewhere_is_told_of_with_where_and_nothing_else(root, capsys):
+    folder, process = make(root), processes.Identity("n7", "another", 1, 1)
+    submit(folder, process)
+    store.write_json(folder / "status.json", {"state": "running", "attempt": 1, "process": processes.to_json(process)})
+    assert cancel.main(["--now", NAME]) == 3
+    assert capsys.readouterr().out == f"{NAME}  not ended: it runs on n7, which can't be seen from here\n"
 
 
 def test_cancelling_a_sweep_cancels_all_its_runs(root, capsys):

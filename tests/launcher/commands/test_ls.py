@@ -59,18 +59,12 @@ def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
     assert line.split() == [NAME, "done", "1m05s", "-", "0.9722", "3410", "proved", "mnist-o2", "amp=o2", "batch=128"]
 
 
-def test_a_running_run_shows_its_last_step(root, shown):
-    folder = running(root, "exec sleep 300")
-    metrics(folder, [{"step": 77}])
-    line = shown()[1].split()
-    assert (line[1], line[3]) == ("running", "77")
-
-
-def test_a_running_run_says_how_long_ago_its_last_step_was(root, shown):
+def test_a_running_run_shows_its_last_step_and_how_long_ago_that_was(root, shown):
     folder = running(root, "exec sleep 300")
     stepped = time.time() - 100
     metrics(folder, [{"step": 77, "time": stepped}])
     header, line = shown()
+    assert line.split()[1:4:2] == ["running", "77"]
     at = header.index("LAST STEP")
     assert re.fullmatch(r"\d+m\d\ds ago", line[at : at + len("LAST STEP")].strip())
     assert re.search(r"progress .* last step \d+m\d\ds ago", "\n".join(shown(folder.name)))

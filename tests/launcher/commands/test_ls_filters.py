@@ -101,6 +101,7 @@ def test_those_of_a_sweep_and_their_best(root: Path, runs: None, shown: Shown) -
     table = list(csv.DictReader(io.StringIO("\n".join(shown("amp=o1,o2", "state=done", "--best", "2", "--csv")))))
     assert [row["run"][16:] for row in table] == ["calm-lake-003", "brave-otter"]
     assert SWEEP in table[0]["run"]
+    assert [line.split()[0][16:] for line in shown("state=done", "--best", "1")[1:-1]] == ["calm-lake-003"]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_run_goes_on_in_its_own_folder_and_once_done_only_with_more_epochs_or_
     assert record(failed, "status.json")["attempt"] == 2
     assert list(failed.parent.glob("2*")) == [failed]
     assert main(["resume", failed.name]) == 2
-    assert "say epochs=N or steps=N" in capsys.readouterr().err
+    assert f"{failed.name} is done; say epochs=N or steps=N" in capsys.readouterr().err
     assert main(["resume", failed.name, "steps=9"]) == 0
     before = record(failed, "status.json")
     for word, says in (

@@ -66,7 +66,7 @@ def test_a_listing_has_its_cost_and_whether_a_terminal_is_open(up, tmp_path, cap
     run = up()
     root = f"run_root={tmp_path}/runs"
     assert main(["ls", root]) == 0
-    assert "is up, idle for" in capsys.readouterr().out
+    assert re.search(r" is up, idle for (\d+m)?\d+s: ", capsys.readouterr().out)
     argv = [sys.executable, "-m", "launcher", "shell", run, root, "--", "sh", "-c", "echo in; read -r line"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as opened:
         assert opened.stdout.readline() == "in\n"
@@ -82,6 +82,12 @@ def test_its_time_limit_ends_it_as_done(up, tmp_path, capsys):
     until(lambda: listed(tmp_path, capsys, run)["finished"])
     after = listed(tmp_path, capsys, run)
     assert (after["state"], after["reason"]) == ("done", "ended by its time limit")
+
+
+def test_what_ends_before_it_is_up_was_not_up(tmp_path, capsys):
+    setup = "cluster.setup=['sleep 1; false']"
+    assert main(["up", "device=cpu", f"run_root={tmp_path}/runs", setup]) == 1
+    assert "up; a terminal in it" not in (said := capsys.readouterr().err) and "failed" in said
 
 
 def test_what_installed_files_a_container_has_are_there_for_the_next_command(bed, up, tmp_path, capsys):

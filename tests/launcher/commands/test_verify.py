@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.commands import verify
 from launcher.executors import submission
+from launcher.executors.verify import Started
 from launcher.plan.model import ScriptPlan
 from launcher.runs.store import read_json, write_json
 from tests.launcher import warm
@@ -166,6 +168,18 @@ def test_a_script_of_ones_own_is_refused(tmp_path, program, refusal):
     submission.start([folder], [plan])
     main(["watch", folder.name])
     assert "runs a script of your own (own.py)" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "recorded", "says"),
+    [
+        (3, 4, True, "step 4 of RUN from its checkpoint of step 3, against its record of each step"),
+        (3, 5, False, "steps 4 to 5 of RUN from its checkpoint of step 3, against its checkpoint of step 5"),
+    ],
+)
+def test_it_says_what_is_replayed_from_where_and_against_what(first, step, recorded, says):
+    started = Started(Path("replay"), first, step, recorded)
+    assert verify._introduction("RUN", started) == f"replay replays {says}"
 
 
 def test_help_has_the_exit_codes(capsys):

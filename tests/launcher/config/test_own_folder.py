@@ -85,11 +85,12 @@ def test_the_plan_names_the_file_of_each_value(
     monkeypatch.setenv("LAUNCHER_CONFIG_DIR", str(group))
     write(own, {"config.yaml": "amp: o2\nbatch: 256\nseed: 3\n"})
     write(group, {"config.yaml": "seed: 4\n", "facts.json": json.dumps(plain(LAPTOP))})
-    assert main(["plan", "--facts", str(group / "facts.json")]) == 0
+    assert main(["plan", "--facts", str(group / "facts.json"), "accumulate=1"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
     assert rows["batch"].split()[1:] == ["256", f"{own}/config.yaml"]
     assert str(group / "config.yaml") in rows["seed"]
     assert f"chosen in {own}/config.yaml:1" in rows["amp.level"]
+    assert rows["accumulate"].endswith("command line: accumulate=1"), "typed, although it is the default"
 
 
 @pytest.mark.parametrize(
