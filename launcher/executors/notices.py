@@ -100,10 +100,10 @@ def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
     lost = [row for row in seen if row.files.status is None or row.files.status.state not in FINISHED]
     for row in lost:
         sweep = run_ids.sweep_of(row.run.id)
-        words = {"sweep": sweep, "runs": list(map(_summary, seen))} if sweep else _summary(row)
-        ended = f"{row.run.id} {row.state.name}: {row.state.reason}"
-        if not sweep or _first_to_tell(row.run.root, sweep):
-            _tell(row, watched[row.run.folder], f"{sweep} has ended: {ended}" if sweep else ended, words)
+        if not sweep:
+            _tell(row, watched[row.run.folder], f"{row.run.id} {row.state.name}: {row.state.reason}", _summary(row))
+        elif _first_to_tell(row.run.root, sweep):
+            _tell_of_sweep(sweep, row, watched[row.run.folder], seen)
         if sweep:
             return
 
@@ -123,12 +123,16 @@ def _first_to_tell(root: str, sweep: str) -> bool:
 
 def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
     """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
-    counts = Counter(row.state.name for row in seen)
-    text = f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
     for last in seen[-1:]:
         plan = store.read(PlanRecord, last.run.folder / "plan.json", ("notify", "secrets"))
         if plan.notify:
-            _tell(last, plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
+            _tell_of_sweep(sweep, last, plan, seen)
+
+
+def _tell_of_sweep(sweep: str, row: Seen, plan: PlanRecord, seen: Sequence[Seen]) -> None:
+    counts = Counter(row.state.name for row in seen)
+    text = f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    _tell(row, plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
 
 
 def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:

@@ -52,6 +52,15 @@ def test_merged_keys_are_weaker_than_the_own_ones_and_than_earlier_mappings(own:
     assert config() > {"level: o1", "batch: 64", "seed: 5"}
 
 
+def test_what_a_file_leaves_open_is_as_a_weaker_one_has_it(
+    own: Path, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHER_CONFIG_DIR", str(tmp_path))
+    write(own, {"config.yaml": "batch: 256\n"})
+    write(tmp_path, {"config.yaml": "batch: ???\n"})
+    assert config() > {"batch: 256"}
+
+
 def test_a_value_is_taken_back_as_the_file_writes_it(own: Path, config: Config, refusal: Refusal) -> None:
     (own / "config.yaml").write_text('name: "n-${nope}"\n')
     assert "~name=foo: files set it to n-${nope}" in refusal("plan", "~name=foo")

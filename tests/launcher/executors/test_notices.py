@@ -17,7 +17,7 @@ from launcher.executors import notices, stopping
 from launcher.runs import processes, selection, store
 from tests import patience
 from tests.launcher import warm
-from tests.launcher.run_folders import finished, make, state, submit, until
+from tests.launcher.run_folders import SWEEP, finished, make, state, submit, sweep, until
 from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 
@@ -141,16 +141,23 @@ def test_a_sweep_of_which_a_run_never_began_is_told_once(root: Path, tmp_path: P
     assert notice["text"] == f"{notice['sweep']}: 1 done, 1 cancelled"
 
 
-def test_a_run_that_never_began_is_told_of_once_and_begins_with_its_first_attempt(root: Path, tmp_path: Path) -> None:
-    folder = make(root)
-    submit(folder, processes.Identity(processes.host(), processes.boot(), 2**22 + 1, 1))
-    store.write_json(folder / "plan.json", {"notify": [str(program(tmp_path)), str(tmp_path / "told")]})
-    with notices.told([folder]):
-        stopping.request_cancel(folder)
-    with notices.told([folder]):
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_what_never_began_is_told_of_once_and_begins_with_its_first_attempt(
+    root: Path, tmp_path: Path, is_sweep: bool
+) -> None:
+    folders = sweep(root, 2, make) if is_sweep else [make(root)]
+    for folder in folders:
+        submit(folder, processes.Identity(processes.host(), processes.boot(), 2**22 + 1, 1))
+        store.write_json(folder / "plan.json", {"notify": [str(program(tmp_path)), str(tmp_path / "told")]})
+    with notices.told(folders):
+        for folder in folders:
+            stopping.request_cancel(folder)
+    with notices.told(folders):
         pass
     (notice,) = told(tmp_path / "told")
-    assert notice["text"] == f"{folder.name} cancelled: before it started" and not store.attempts(folder)
+    ended = f"{SWEEP}: 2 cancelled" if is_sweep else f"{folders[0].name} cancelled: before it started"
+    assert notice["text"] == ended
+    assert not any(map(store.attempts, folders))
 
 
 def test_a_run_that_is_removed_is_told_of_by_nobody(root: Path, tmp_path: Path) -> None:
