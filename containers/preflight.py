@@ -75,10 +75,6 @@ def _check_texts(container: Container) -> None:
         texts |= {f"argv[{index}]": word} if isinstance(word, str) else {}
     for key, text in texts.items():
         refuse_control_characters(key, text)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise SettingsError(f"{key}={text!r} holds bytes that are not text in UTF-8", key) from None
     first = container.argv[0] if container.argv else ""
     if isinstance(first, str) and (not first or first.startswith("-")):
         raise SettingsError(f"python={first} is not the name of a program", "python")

@@ -74,7 +74,7 @@ def room(file: str) -> Path:
 def users(file: str, folder: Path, pattern: str) -> set[Path]:
     """Files of this pattern that import the file."""
     path = Path(file)
-    package = path.parent.as_posix().replace("/", ".")
+    package = rf"([\w.]+\.)?{path.parent.as_posix().replace('/', '.')}"  # `containers/` is `launcher.containers`
     imports = re.compile(rf"^\s*from {package}(\.{path.stem} import| import (\([^)]*|.*)\b{path.stem}\b)", re.M)
     return {user for user in folder.glob(pattern) if imports.search(user.read_text(encoding="utf-8"))}
 

@@ -121,6 +121,8 @@ def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: 
         ("ngc-pytorch:24.05", Needs(driver="470.82.01")),  # a branch that data-centre GPUs may keep
         ("ngc-pytorch:25.12", Needs(driver="550.54.15")),  # not documented, so not refused
         ("ngc-tensorflow1:19.08", Needs(driver="418.67", capability=(7, 0))),
+        ("ngc-pytorch:22.05", Needs(version=(1, 12, 0))),
+        ("ngc-pytorch:20.06", Needs(dlprof=True)),  # the first that has it
         ("ngc-tensorflow1:21.10", Needs(dlprof=True)),
         # Code for 8.0 runs on 8.6 and 8.9, and what is for 10.0 on 10.3: the major number counts.
         ("ngc-pytorch:22.05", Needs(driver="535.104.05", capability=(8, 9), data_centre=False)),

@@ -61,6 +61,7 @@ def test_what_the_job_sees(
     process = JOB | dict(zip(wrapped.environment, fill(wrapped.environment.values(), JOB), strict=True))
     assert (given(argv), variable(CUDA, argv, process), variable(ALL, argv, process)) == (engine, cuda, nvidia)
     assert ("--nv" in argv) == nv
+    assert needs_job_gpus(devices, runtime) == (VARIABLE in " ".join(map(to_bash, wrapped.argv)))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -77,7 +78,6 @@ def test_a_machine_without_gpus_gets_no_gpu_flags(runtime: str) -> None:
 )
 def test_the_jobs_own_gpus_are_found_by_the_script(runtime: str, step: str | None, job: str, seen: str) -> None:
     container = dataclasses.replace(FULL, image=IMAGES[runtime], devices="job", secrets={}, limits={})
-    assert needs_job_gpus("job", runtime)
     text = f"set -u\n{JOB_GPUS}\nprintf '%s\\0' " + " ".join(map(to_bash, wrap(container, RUNTIMES[runtime]).argv))
     environment = {"SLURM_JOB_GPUS": job, "SLURM_NODEID": "0"} | ({} if step is None else {"SLURM_STEP_GPUS": step})
     done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=True)

@@ -149,8 +149,11 @@ def test_a_registry_that_trickles_is_waited_for_no_longer_than_for_a_whole_answe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "WHOLE_SECONDS", 0.5)
-    with serving(trickling) as server, pytest.raises(PullError, match=r"its answer has not ended in 0\.5 s"):
-        ask(server)
+    with serving(trickling) as server:
+        with pytest.raises(PullError, match=r"its answer has not ended in 0\.5 s"):
+            ask(server)
+        others = set(threading.enumerate()) - {threading.main_thread()}
+        assert all(thread.daemon for thread in others), "one that waits for the answer would keep the process"
 
 
 @pytest.mark.parametrize(("says", "answer"), REFUSED)

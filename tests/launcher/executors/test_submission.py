@@ -11,16 +11,13 @@ from pathlib import Path
 import pytest
 
 from launcher.code import code_store
-from launcher.errors import Unavailable, UsageError
+from launcher.errors import UsageError
 from launcher.executors import submission
-from launcher.executors.slurm import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import run_ids
-from tests.launcher.compare.test_comparison import CONTAINED
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import SWEEP, state, until
-from tests.launcher.slurm.test_text import plan_of
 
 CELLS = [run_ids.cell_id(SWEEP, index, 3) for index in range(3)]
 
@@ -68,21 +65,3 @@ def test_the_command_line_submits_through_submitits_executor(root: Path, tmp_pat
     called, run = done.stdout.split("\n")[:2]
     assert called == "LocalExecutor execute"
     until(lambda: state(root / run).finished)
-
-
-def test_where_slurm_does_not_answer_no_job_is_left_that_fetches_the_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = {"scontrol": "echo no controller >&2; exit 1", "sbatch": f"echo $* >>{tmp_path}/submitted; echo 7"}
-    for name, does in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    container = dataclasses.replace(CONTAINED, asked="a:1", image=str(tmp_path / "a.sif"), pull="a:1")
-    plan = dataclasses.replace(plan_of("gpus=0"), container=container)
-    folders = [tmp_path / name for name in CELLS]
-    for folder in folders:
-        folder.mkdir()
-    with pytest.raises(Unavailable, match="no controller"):
-        submit.start(folders, [plan.bind(name) for name in CELLS])
-    assert not (tmp_path / "submitted").exists()

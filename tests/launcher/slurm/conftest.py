@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from launcher.executors.slurm import jobs, shared
 from tests.launcher.slurm.bench import Bench, cluster_of, end_all
+from tests.launcher.slurm.counted import Cluster
 from tests.launcher.slurm.trainers import Moments, undisturbed
 from tests.testbed.facts import Testbed
 
@@ -16,6 +19,19 @@ def slurm(testbed: Testbed, tmp_path: Path) -> Iterator[Testbed]:
     with cluster_of(testbed, tmp_path):
         yield testbed
         end_all(tmp_path / "runs")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    stand_ins = Cluster(tmp_path / "programs")
+    monkeypatch.setenv("PATH", f"{stand_ins.folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.delenv("LAUNCHER_ASK_EVERY", raising=False)
+    jobs._fields.cache_clear()
+    yield stand_ins
+    jobs._fields.cache_clear()
+    shared._own.clear()
+    shared._noted.clear()
 
 
 @pytest.fixture

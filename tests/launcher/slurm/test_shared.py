@@ -7,75 +7,21 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from launcher.commands import ls
 from launcher.executors import backends, stopping
-from launcher.executors.local import start
 from launcher.executors.slurm import jobs, shared
 from launcher.runs import run_files, run_roots, store
 from launcher.runs.schema import Submission
-from launcher.runs.states import State
 from launcher.runs.store import Run
 from tests.launcher import run_folders
-from tests.launcher.slurm.counted import Cluster
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    stand_ins = Cluster(tmp_path / "programs")
-    monkeypatch.setenv("PATH", f"{stand_ins.folder}:{os.environ['PATH']}")
-    monkeypatch.delenv("SLURM_CONF", raising=False)
-    monkeypatch.delenv("LAUNCHER_ASK_EVERY", raising=False)
-    jobs._fields.cache_clear()
-    yield stand_ins
-    jobs._fields.cache_clear()
-    shared._own.clear()
-    shared._noted.clear()
-
+from tests.launcher.slurm.counted import Cluster, Job, record, submitted
 
 FOX = "20260102-030406-calm-fox"
 RUNNING = {"state": "running"}
-
-
-class Job(NamedTuple):
-    """A run that sbatch accepted as the job of that number."""
-
-    folder: Path
-    number: int
-
-    def row(self, state: str, reason: str = "None") -> str:
-        """What squeue prints of it."""
-        return f"{self.number}|{state}|{reason}|{self.folder}/run.sh\n"
-
-    def writes(self, **status: object) -> None:
-        store.write_json(self.folder / "status.json", {"schema": 1, "attempt": 1, **status})
-
-    def look(self) -> State:
-        return run_folders.state(self.folder)
-
-
-def submitted(
-    root: Path, number: int = 7, name: str = run_folders.NAME, status: Mapping[str, object] | None = None
-) -> Job:
-    folder = run_folders.make(root, name)
-    (folder / "sbatch.1.out").write_text(f"{number}\n")
-    record(folder, folder / "sbatch.1.out")
-    job = Job(folder, number)
-    if status is not None:
-        (folder / "attempts/1").mkdir(parents=True)
-        job.writes(**status)
-        os.utime(folder / "status.json", (time.time() - 5,) * 2)
-    return job
-
-
-def record(folder: Path, answer: Path) -> None:
-    """Record that the run was submitted, with sbatch's answer in that file."""
-    start.record_submission(folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(answer))
 
 
 def age(seconds: float) -> None:
