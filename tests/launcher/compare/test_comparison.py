@@ -206,6 +206,23 @@ def test_a_script_is_ended_in_each_arm_after_a_block_and_the_arguments_of_one_ar
     assert alike.script.arguments == ("--lr", "0.1")
 
 
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (("script=x.py",), True),
+        (("script=x.py", "script.inputs=[data]"), False),
+        (("script=image:main.py", "container=docker", "image=x"), False),
+    ],
+)
+def test_a_block_of_a_script_starts_in_an_empty_folder_unless_it_says_what_it_reads_or_is_in_an_image(words, own):
+    (spec,) = specs("recipe=script", "amp=o0", *words)
+    launch = comparison.settled(spec, Compare()).launch
+    assert (launch != spec.launch) is own
+    assert [note.partition(";")[0] for note in launch.notes] == [
+        "each block starts in an empty folder of its own"
+    ] * own
+
+
 def test_its_plan_survives_being_written_and_read():
     made = planned("amp=o0,o2").bind("20260102-030405-brave-otter")
     assert record.from_json(json.loads(json.dumps(record.to_json(made)))) == made

@@ -3,15 +3,16 @@ import random
 
 import pytest
 
-from launcher.compare.intervals import ratio, t_quantile
+from launcher.compare.intervals import Ratio, ratio, t_quantile
 
 
-# Source: the table of Student's t that statistics books print, 0.975.
+# Source: quantiles of Student's t, 0.975, as the tables of statistics programs have them.
 @pytest.mark.parametrize(
-    ("freedom", "value"), [(4, 2.7764), (5, 2.5706), (6, 2.4469), (7, 2.3646), (9, 2.2622), (30, 2.0423)]
+    ("freedom", "value"),
+    [(4, 2.776445105), (5, 2.570581836), (6, 2.446911851), (7, 2.364624252), (9, 2.262157163), (30, 2.042272456)],
 )
-def test_quantiles_are_those_of_the_printed_table(freedom, value):
-    assert t_quantile(freedom) == pytest.approx(value, rel=4e-4)
+def test_quantiles_differ_from_the_tables_by_what_a_series_of_five_terms_leaves_out(freedom, value):
+    assert t_quantile(freedom) == pytest.approx(value, rel=0.4 / freedom**5)
 
 
 def test_a_known_example_by_hand():
@@ -27,6 +28,22 @@ def test_a_known_example_by_hand():
 def test_fewer_than_five_pairs_have_a_ratio_and_no_interval():
     seen = ratio([2.0] * 4, [1.0] * 4)
     assert (seen.mean, seen.low, seen.high, seen.differs) == (pytest.approx(2.0), None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "differs", "noisy", "text"),
+    [
+        (1.0, 1.2, False, True, "1.10"),
+        (0.9, 1.0, False, True, "1.10"),
+        (1.01, 1.2, True, False, "1.10"),
+        (0.98, 1.01, False, False, "1.10"),
+        (0.995, 1.01, False, False, "1.100"),
+        (None, None, None, False, "1.10"),
+    ],
+)
+def test_an_interval_that_holds_1_is_no_difference_and_a_wide_one_is_noise(low, high, differs, noisy, text):
+    seen = Ratio(mean=1.1, pairs=5, low=low, high=high)
+    assert (seen.differs, seen.is_noisy, seen.text(1.1)) == (differs, noisy, text)
 
 
 def test_what_a_round_has_in_common_falls_out():

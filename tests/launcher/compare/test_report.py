@@ -7,6 +7,8 @@ import pytest
 from launcher.compare import report
 from launcher.report import plain
 from launcher.report.document import Bars, Prose, Table
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 
 from .folders import NOISE, SLOW, STEPS, TWICE, change, concluded, document, plan_of, rewrite, script
@@ -321,6 +323,24 @@ def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(t
     assert table.header == ("round", "amp=o0", "amp=o1") and method.text.endswith(" The table is in steps/s.")
 
 
+def test_the_section_on_rounds_says_how_they_were_measured_and_in_what(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", TWICE[:3]))
+    method, table = rounds_of(tmp_path, plan)
+    assert method.text.startswith("5 rounds of one block of 10 steps for each arm, every other round backwards, 0 s")
+    assert "Arms begin with the same weights" in method.text and method.text.endswith(" The table is in samples/s.")
+    assert [(row[0].text, row[2].text == "-") for row in table.rows][2:4] == [("3", False), ("4", True)]
+    resumed = report.document("x", tmp_path, State("done", attempt=2), decode(PlanRecord, plan)[0])
+    said = "It was interrupted and resumed: its blocks are from 2 starts."
+    assert Prose(text=said) in next(section.parts for section in resumed.sections if section.title == "Rounds")
+    assert Prose(text=said.replace("2", "1")) not in rounds_of(tmp_path, plan)
+    change(tmp_path, 1, throughput={"unit": "steps/s", "mean": 8.0})
+    method, table = rounds_of(tmp_path, plan)
+    assert table.header == ("round", "amp=o0, samples/s", "amp=o2, steps/s") and "The table is in" not in method.text
+    once = plan_of(tmp_path / "once", ("o0", []), ("o2", []), comparison={"rounds": 1, "steps": STEPS})
+    (method,) = rounds_of(tmp_path / "once", once)
+    assert method.text.startswith("1 round of one block") and "The table is in" not in method.text
+
+
 def test_arms_whose_arguments_differ_may_do_other_work_in_a_step(tmp_path):
     plan = scripts(tmp_path, ("o0", NOISE), ("o0", TWICE, {"arguments": ["--batch", "64"]}))
     assert "; with other arguments a step may be other work. Losses" in concluded(tmp_path, plan)[1]
@@ -341,6 +361,9 @@ def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
     assert first == "The speed of amp=o1 can't be compared with that of the control, amp=o0."
     reason = "its speed and the control's can't be compared: they are of different counts (AdamW, the first of 2 "
     assert reason in second
+    both = scripts(tmp_path / "both", ("o0", NOISE), *((level, TWICE, {"counted": "Adam"}) for level in ("o1", "o2")))
+    said = "The speeds of amp=o1 and amp=o2 can't be compared with that of the control, amp=o0."
+    assert concluded(tmp_path / "both", both)[0] == said
     assert "2.00" not in "\n".join(terminal(tmp_path, plan)).partition("COMPARISON")[2]
 
 

@@ -74,6 +74,11 @@ def test_steps_in_blocks_are_timed_block_by_block(tmp_path):
         '{"step": 7}',
         '{"step": 7, "loss": [], "seconds": 1, "samples_per_second": 1}',
         '{"step": 7, "loss": 1, "seconds": NaN, "samples_per_second": 1}',
+        '{"step": true, "loss": 1, "seconds": 1, "samples_per_second": 1}',
+        '{"step": 7, "loss": 1e301, "seconds": 1, "samples_per_second": 1}',
+        '{"step": 7, "loss": -1e301, "seconds": 1, "samples_per_second": 1}',
+        '{"event": "start"} {"event": "eval"}',
+        f'{{"event": "{"x" * metrics.LONGEST}"}}',
         "\udcff\udcfe",
     ],
 )
@@ -84,6 +89,36 @@ def test_a_damaged_line_costs_itself_alone(tmp_path, bad):
     seen = metrics.read(path)
     assert seen.steps == 6
     assert seen.problems == ("metrics.jsonl: line 4 can't be read and left out",)
+
+
+def test_of_several_damaged_lines_the_first_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "start"}\n1\n{"event": "start"}\n2\n')
+    assert metrics.read(path).problems == ("metrics.jsonl: 2 lines, the first 2, can't be read and left out",)
+
+
+def test_the_peak_of_memory_is_that_of_timed_steps_and_of_all_steps_of_a_script(tmp_path):
+    falling = [{**row, "memory_bytes": 100 - row["step"]} for row in rows(8)[1:9]]
+    assert read(tmp_path, falling).peak_memory == 94
+    assert read(tmp_path, [counted(row["step"], memory_bytes=row["memory_bytes"]) for row in falling]).peak_memory == 99
+
+
+def test_a_script_has_curves_of_the_first_names_that_it_logs_and_no_more(tmp_path):
+    written = [counted(number, logged={"always": 1.0, f"once{number}": 1.0, "never": None}) for number in range(1, 13)]
+    logged = read(tmp_path, written).logged
+    assert list(logged) == ["always", *(f"once{number}" for number in range(1, metrics.NAMED))]
+    assert len(logged["always"].points()) == 12
+
+
+def test_tokens_are_counted_where_samples_are_text(tmp_path):
+    written = [{**row, "tokens_per_second": 10 * row["samples_per_second"]} for row in rows(8)[1:9]]
+    seen, samples = read(tmp_path, written), read(tmp_path, rows(8)[1:9])
+    assert (seen.unit, samples.unit, seen.rate) == ("tokens/s", "samples/s", pytest.approx(10 * samples.rate))
+
+
+def test_a_script_whose_clock_stood_still_has_no_rate(tmp_path):
+    seen = read(tmp_path, [counted(number, 0.0) for number in range(1, 8)])
+    assert (seen.rate, seen.unit, seen.speed.points()) == (None, "steps/s", ())
 
 
 def test_a_loss_that_is_not_finite_is_noted_with_its_step(tmp_path):

@@ -66,7 +66,6 @@ INTERRUPTED = Status(state="interrupted", attempt=1, reason="ended by Slurm's si
         (Row("NODE_FAIL", ""), RUNNING, "failed", "its node failed"),
         (Row("CANCELLED", ""), INTERRUPTED, "cancelled", "cancelled in Slurm"),
         (Row("CANCELLED", ""), None, "cancelled", "cancelled in Slurm"),
-        (Row("PREEMPTED", ""), RUNNING, "failed", "another job took its place"),
         (Row("FAILED", "NonZeroExitCode"), INTERRUPTED, "failed", "ended by Slurm's signal"),
         (Row("FAILED", ""), RUNNING, "failed", "its script was killed"),
         (Row("COMPLETED", ""), RUNNING, "lost", "job 7 ended"),
