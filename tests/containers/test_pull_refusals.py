@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.pull import PullError, stored, to_come
+from launcher.containers import store
+from launcher.containers.pull import Pulled, PullError, stored, to_come
 from launcher.containers.references import resolve
 from launcher.containers.runtime import Kind, Runtime
 from tests.containers.registry_server import Registry
@@ -54,6 +55,19 @@ def test_a_cache_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     with Registry("no cache") as registry, pytest.raises(PullError, match=r"file/cache: Not a dir.*; name a folder"):
         (tmp_path / "file").touch()
         get(registry, NOBODY, tmp_path / "file/cache")
+
+
+def test_an_image_that_is_in_the_cache_is_not_fetched_again_and_is_found_by_its_name_for_apptainer_alone(
+    tmp_path: Path,
+) -> None:
+    with Registry("cached") as registry:
+        path = store.path_of(tmp_path, registry.digest)
+        path.write_bytes(b"\0" * 32 + b"SIF_MAGIC" + b"\0" * 87)
+        image = resolve(registry.name)
+        assert stored(image, NOBODY, tmp_path) == ""
+        assert get(registry, NOBODY, tmp_path) == Pulled(name=str(path), digest=registry.digest, fetched=False)
+    assert stored(image, NOBODY, tmp_path) == str(path)
+    assert stored(image, Runtime(kind="docker"), tmp_path) == ""
 
 
 def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Path) -> None:

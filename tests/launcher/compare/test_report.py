@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from launcher.compare import report
+from launcher.compare.last_words import last_words as ended
 from launcher.report import plain
 from launcher.report.document import Bars, Prose, Table
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 
+from .. import run_folders
 from .folders import NOISE, SLOW, STEPS, TWICE, change, concluded, document, plan_of, rewrite, script
 
 STEADY = [1.0001, 1.0002, 0.9999, 1.0, 0.9998]
@@ -172,6 +174,8 @@ def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
     (sentence,) = concluded(tmp_path, plan)
     assert sentence.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
     assert cells(tmp_path, plan, "loss gap") == ["-", "+5.00%, noise"]
+    arms = table(tmp_path, plan)
+    assert {"ratio", "95% interval", "loss gap"} <= {arms.header[column] for column in arms.numbers}
 
 
 def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
@@ -192,7 +196,7 @@ def test_bars_have_the_ratios_of_the_table_and_an_arm_that_failed_or_had_no_roun
 
 
 def last_words(root, state="failed"):
-    return report.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
+    return ended({root: State(state, "exit code 1" if state == "failed" else "", attempt=1)})
 
 
 def test_the_last_words_of_a_comparison_have_the_log_of_an_arm_that_failed(tmp_path):
@@ -204,6 +208,9 @@ def test_the_last_words_of_a_comparison_have_the_log_of_an_arm_that_failed(tmp_p
     assert lines[lines.index(f"the end of {log}:") + 2] == "  ValueError: no such operation"
     (tmp_path / "arms/01/failed").write_text("out of memory\n")
     assert f"the end of {log}:" not in last_words(tmp_path, "done")
+    assert last_words(tmp_path, "done")[-1].startswith("with charts: ")
+    alone = run_folders.finished(tmp_path)
+    assert not ended({alone: State("done", attempt=1)})[-1].startswith("with charts: ")
 
 
 def test_a_long_reason_is_cut_to_its_first_clause_and_no_log_repeats_it(tmp_path):
@@ -338,7 +345,7 @@ def test_the_section_on_rounds_says_how_they_were_measured_and_in_what(tmp_path)
     assert table.header == ("round", "amp=o0, samples/s", "amp=o2, steps/s") and "The table is in" not in method.text
     once = plan_of(tmp_path / "once", ("o0", []), ("o2", []), comparison={"rounds": 1, "steps": STEPS})
     (method,) = rounds_of(tmp_path / "once", once)
-    assert method.text.startswith("1 round of one block") and "The table is in" not in method.text
+    assert method.text.startswith("1 round of one block of 10 steps") and "The table is in" not in method.text
 
 
 def test_arms_whose_arguments_differ_may_do_other_work_in_a_step(tmp_path):
@@ -350,6 +357,9 @@ def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
     losses = {"losses": [1.0] * 5}, {"losses": [1.3, 0.8, 1.2, 0.9, 1.05]}
     plan = scripts(tmp_path, ("o0", NOISE, losses[0]), ("o1", TWICE, losses[1]))
     assert cells(tmp_path, plan, "loss gap") == ["-", "+5.00%, noise"]
+    near = {"losses": [1.01, 0.99, 1.0, 1.01, 1.005]}
+    alike = scripts(tmp_path / "alike", ("o0", NOISE, losses[0]), ("o1", TWICE, near))
+    assert cells(tmp_path / "alike", alike, "loss gap") == ["-", "+0.30%"], "within the tolerance it needs no excuse"
     assert (
         "may differ from block to block: a difference of the losses can be chance. With" in concluded(tmp_path, plan)[1]
     )

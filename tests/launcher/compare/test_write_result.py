@@ -32,7 +32,7 @@ def test_it_has_every_key_of_a_runs_result_and_the_arms_beside_each_other(tmp_pa
     values = concluded(tmp_path)
     assert set(values) == {"schema", "comparison", *(field.name for field in dataclasses.fields(Result))}
     assert (values["status"], values["attempts"], values["framework"], values["mechanism"]) == ("done", 1, "torch", "")
-    assert values["observed"]["verdict"] == "proved"
+    assert (values["recipe"], values["observed"]["verdict"]) == ("mnist", "proved")
     comparison = values["comparison"]
     assert (comparison["control"], comparison["rounds"], comparison["tolerance"]) == ("amp=o0", 5, 0.02)
     assert comparison["verdict"].startswith("amp=o2 gains the most: 2.00 times the throughput of amp=o0")
