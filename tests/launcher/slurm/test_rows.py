@@ -43,6 +43,7 @@ def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) ->
 def test_a_job_is_known_by_what_sbatch_answered(tmp_path: Path, answer: str, index: int | None, job: str) -> None:
     (tmp_path / "answer").write_text(answer)
     assert job_of(Submission(answer=str(tmp_path / "answer"), array_index=index)) == job
+    assert job_of(None) is job_of(Submission()) is None
 
 
 SUBMITTED = Submission(queue="slurm", first_attempt=1)
