@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,10 @@ from amp_launcher.settings import Settings
 from amp_launcher.watchdog import Watchdog
 from launcher.runs import slow_ranks
 from launcher.runs.slow_ranks import SlowRank
+from tests.amp_launcher import forking
+from tests.amp_launcher.forking import Forked, environment, run_as_main
 
+forking.preload("amp_launcher.torch.script", "torch._dynamo")
 SCRIPT = """\
 import os, time, torch
 from torch import distributed, nn
@@ -47,10 +48,9 @@ def test_the_rank_that_loads_slowly_is_named_with_its_line(tmp_path: Path, slow:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("SLOW", str(slow)))
     run = tmp_path / "run"
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    argv += ["amp_launcher.torch.script", "amp=o0", f"script={script}", f"run={run}", "require_proof=false"]
-    own = {**os.environ, "OMP_NUM_THREADS": "1", "LAUNCHER_CHECKPOINT_DIR": str(run / "checkpoints")}
-    ended = subprocess.run(argv, capture_output=True, text=True, env=own, check=False)
+    job = ("-m", "amp_launcher.torch.script"), ["amp=o0", f"script={script}", f"run={run}", "require_proof=false"]
+    own = environment(LAUNCHER_CHECKPOINT_DIR=str(run / "checkpoints"))
+    ended = Forked(run_as_main, job, ranks=2, environ=own).complete()
     assert ended.returncode == 0, ended.stderr
     (found,) = slow_ranks.find(slow_ranks.read(run, 1))
     assert isinstance(found, SlowRank)

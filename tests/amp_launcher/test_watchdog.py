@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amp_launcher.loop.spans import Spans
 from amp_launcher.settings import Settings, Watch
 from amp_launcher.watchdog import FIRST, HALTED, LEAST, TIMES, Watchdog, place_of
 from tests import patience
+from tests.amp_launcher import forking
+from tests.amp_launcher.forking import Forked, environment, run_as_main
+
+forking.preload("amp_launcher.torch.script", "torch._dynamo")
 
 
 class Watched:
@@ -115,7 +119,7 @@ for step in range(5):
 """
 
 
-def hang(folder: Path, hangs: str, *launched: str) -> tuple[str, list[str]]:
+def hang(folder: Path, hangs: str, ranks: int) -> tuple[str, list[str]]:
     """What the wrapped script prints on stderr, and the stacks of its ranks."""
     (folder / "train.py").write_text(HANGING.replace("HANGS", repr(hangs)))
     (folder / "run" / "attempts" / "1").mkdir(parents=True)
@@ -126,20 +130,15 @@ def hang(folder: Path, hangs: str, *launched: str) -> tuple[str, list[str]]:
         "watchdog.action=stop",
         f"run={folder / 'run'}",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", *launched, "amp_launcher.torch.script", *words, f"script={folder / 'train.py'}"],
-        capture_output=True,
-        text=True,
-        timeout=patience.scaled(120),
-        env={**os.environ, "LAUNCHER_ATTEMPT": "1"},
-    )
+    job = (("-m", "amp_launcher.torch.script"), [*words, f"script={folder / 'train.py'}"])
+    done = Forked(run_as_main, job, ranks=ranks, environ=environment(LAUNCHER_ATTEMPT="1")).complete(timeout=120)
     assert done.returncode, done.stdout
     attempt = folder / "run" / "attempts" / "1"
     return done.stderr, [path.read_text() for path in sorted(attempt.glob("stacks-rank*.txt"))]
 
 
 def test_a_script_that_hangs_ends_with_its_place_its_stacks_and_its_steps(tmp_path: Path) -> None:
-    said, stacks = hang(tmp_path, "0")
+    said, stacks = hang(tmp_path, "0", ranks=1)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert len(stacks) == 1 and "in load" in stacks[0]
     assert "; it is at train.py:5; its stacks are in attempts/1/stacks-rank0.txt" in said
@@ -152,7 +151,7 @@ def test_a_script_that_hangs_ends_with_its_place_its_stacks_and_its_steps(tmp_pa
 @pytest.mark.slow
 def test_of_two_ranks_each_tells_where_it_is(tmp_path: Path) -> None:
     """The one that hangs in its own code, and the one that waits for it."""
-    said, stacks = hang(tmp_path, "1", "torch.distributed.run", "--nproc_per_node=2", "-m")
+    said, stacks = hang(tmp_path, "1", ranks=2)
     first = json.loads((tmp_path / "run" / "attempts" / "1" / "failed.json").read_text())
     assert "it took no step for " in first["reason"]
     places = {line[:16]: line for line in said.splitlines() if line.startswith("watchdog: rank ")}
@@ -161,24 +160,26 @@ def test_of_two_ranks_each_tells_where_it_is(tmp_path: Path) -> None:
     assert "in load" in stacks[1] and "in load" not in stacks[0]
 
 
+def hang_after_two_steps(words: list[str]) -> None:
+    """The mnist trainer."""
+    from amp_launcher.recipes.mnist import train_torch as mnist
+    from amp_launcher.torch import loop
+
+    real = Spans.after
+
+    def after(self: Any, done: int, *rest: Any) -> Any:
+        if done == 2:
+            time.sleep(1000)
+        return real(self, done, *rest)
+
+    Spans.after = after
+    sys.exit(loop.main("mnist", mnist.train, words))
+
+
 def test_a_recipe_that_hangs_ends_as_failed_with_the_reason(tmp_path: Path) -> None:
-    code = (
-        "import sys, time\nfrom amp_launcher.recipes.mnist import train_torch as mnist\n"
-        "from amp_launcher.torch import loop\n"
-        "from amp_launcher.loop.spans import Spans\nreal = Spans.after\n"
-        "def after(self, done, *rest):\n"
-        "    if done == 2: time.sleep(1000)\n    return real(self, done, *rest)\n"
-        "Spans.after = after\n"
-        "sys.exit(loop.main('mnist', mnist.train, sys.argv[1:]))\n"
-    )
     words = ["amp=o0", "device=cpu", "batch=4", "steps=5", "data=synthetic"]
     words += [f"watchdog.after={patience.scaled(2):g}", "watchdog.action=stop"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, f"run={tmp_path / 'run'}"],
-        capture_output=True,
-        text=True,
-        timeout=patience.scaled(120),
-    )
+    done = Forked(hang_after_two_steps, ([*words, f"run={tmp_path / 'run'}"],)).complete(timeout=120)
     assert done.returncode == 1, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"

@@ -13,7 +13,7 @@ from amp_launcher.around import wrap as shared
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.torch import nvml
 from amp_launcher.torch.script import TorchWrapper
-from tests.amp_launcher.forking import environment
+from tests.amp_launcher.forking import Forked, environment, run_as_main
 from tests.amp_launcher.torch.scripts import HEAD, in_process
 from tests.amp_launcher.wrapped_scripts import run_script
 
@@ -51,11 +51,17 @@ def test_the_exit_code_is_the_scripts_own_and_a_traceback_begins_in_it(run, tmp_
         assert ended.err.count("File ") == 2 and f'File "{tmp_path}/train.py", line 3' in ended.err
 
 
+PROGRAM = ("-m", "amp_launcher.torch.script")
+
+
+def words_of(folder, text):
+    (folder / "train.py").write_text(text)
+    return [f"script={folder}/train.py", "amp=o1", "device=cpu", "require_proof=false"]
+
+
 def run_alone(folder, text):
     """A script in an interpreter of its own, which ends as a user's does."""
-    (folder / "train.py").write_text(text)
-    words = [f"script={folder}/train.py", "amp=o1", "device=cpu", "require_proof=false"]
-    command = [sys.executable, "-m", "amp_launcher.torch.script", *words]
+    command = [sys.executable, *PROGRAM, *words_of(folder, text)]
     return subprocess.run(command, env=environment(), capture_output=True, text=True)
 
 
@@ -142,6 +148,6 @@ STARTED = (
     ],
 )
 def test_a_script_whose_other_processes_train_is_told_so(tmp_path, end, why):
-    ended = run_alone(tmp_path, TRAIN + end)
+    ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, TRAIN + end))).complete()
     assert ended.returncode == 0, ended.stderr
     assert f"no step was observed; {why}" in ended.stdout
