@@ -29,21 +29,28 @@ class Script(NamedTuple):
     levels: str = "o0,o1"
     per_epoch: int = 1
     """Optimizer steps in one of `steps`."""
+    libraries: tuple[str, ...] = ()
+    """What it imports that takes longer to import than it trains."""
 
     def further(self, step: int) -> str:
         """The value of `script.resume_arguments` with which it ends soon after that step."""
         return f"[{','.join([*self.resume, f'{self.steps}{step // self.per_epoch + self.short}'])}]"
 
 
+LIBRARIES = ("lightning", "transformers.trainer", "accelerate")
 TRAINER = (
     *("--output_dir", "out", "--learning_rate", "1e-2", "--per_device_train_batch_size", "32", "--dropout", "0"),
     *("--logging_steps", "10", "--save_steps", "500", "--report_to", "none", "--use_cpu", "--enable_jit_checkpoint"),
 )
 SCRIPTS = {
     "torch": Script("plain.py", "--steps=", 100, resume=("--resume", "auto")),
-    "lightning": Script("lit.py", "--steps=", 100),
-    "trainer": Script("hf_trainer.py", "--max_steps=", 60, TRAINER, ("--resume_from_checkpoint", "last")),
-    "accelerate": Script("accelerated.py", "--max_train_steps=", 100, (), ("--resume_from_checkpoint", "latest")),
+    "lightning": Script("lit.py", "--steps=", 100, libraries=LIBRARIES),
+    "trainer": Script(
+        *("hf_trainer.py", "--max_steps=", 60, TRAINER, ("--resume_from_checkpoint", "last")), libraries=LIBRARIES
+    ),
+    "accelerate": Script(
+        *("accelerated.py", "--max_train_steps=", 100, (), ("--resume_from_checkpoint", "latest")), libraries=LIBRARIES
+    ),
     "hydra": Script("hydra_app/train.py", "steps=", 100, resume=("resume=true",)),
     "keras": Script("keras_fit.py", "--epochs=", 3, levels="o0,o2", per_epoch=29),
     "gan": Script("gan.py", "--steps=", 150, resume=("--resume",)),

@@ -60,8 +60,12 @@ os._exit(code)
 
 
 @functools.cache
-def python() -> Path:
-    """The Python's path, for the key `python`. A framework is imported when it is first asked for."""
+def python(*libraries: str) -> Path:
+    """The Python's path, for the key `python`. A framework is imported when it is first asked for, and with it these.
+
+    That libraries get our callbacks where a script imports them itself is shown by a process of its own
+    (tests/amp_launcher/torch/libraries/test_attached.py).
+    """
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     atexit.register(folder.cleanup)
     sockets = {framework: f"{folder.name}/{framework}" for framework in IMPORTED}
@@ -70,7 +74,7 @@ def python() -> Path:
             listening.bind(sockets[framework])
             listening.listen(100)
             subprocess.Popen(
-                [sys.executable, SERVER, *modules],
+                [sys.executable, SERVER, *modules, *libraries],
                 env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdin=listening,
             )

@@ -31,8 +31,8 @@ def project(tmp_path):
     return copied(tmp_path)
 
 
-def where():
-    return "env.OMP_NUM_THREADS=1", f"python={warm.python()}"
+def where(script):
+    return "env.OMP_NUM_THREADS=1", f"python={warm.python(*script.libraries)}"
 
 
 def start(project, root, *words):
@@ -67,7 +67,12 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
     script = SCRIPTS[name]
     swept = name in SWEPT
     # The runs of a sweep start in folders of their own.
-    words = (script.file, "amp=o1", *where(), f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run")
+    words = (
+        script.file,
+        "amp=o1",
+        *where(script),
+        f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run",
+    )
     length = "{length}" if swept else ENDLESS
     running = start(project, root, *words, "--", *script.arguments, f"{script.steps}{length}")
     stopped = until_in_the_middle(root, 1 + swept)
@@ -98,7 +103,7 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
 def test_compared_each_mode_is_proved_and_has_a_rate(project, root, name):
     script = SCRIPTS[name]
     how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
-    words = ("compare", script.file, f"amp={script.levels}", *how, *where())
+    words = ("compare", script.file, f"amp={script.levels}", *how, *where(script))
     shown = launcher(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
     rows = [line.split() for line in shown.partition("\narm ")[2].splitlines() if line.startswith("amp=")]
     table = rows[: len(script.levels.split(","))]
