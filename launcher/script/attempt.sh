@@ -164,11 +164,19 @@ report_running() {
 }
 
 setup_failed() { # exit code, command
-  trap - ERR
+  trap - ERR EXIT
   echo "error: cluster.setup: \`$2\` failed with exit code $1" >&2
   [ -z "${LAUNCHER_REPORTING-}" ] || wait "$LAUNCHER_REPORTING"
   status failed "$1" "\"$(now)\"" "a line of cluster.setup failed with exit code $1; stderr.log says which"
   exit "$1"
+}
+
+# By an `exit`, as of a file that it sources, or by a signal, whose cause the queue knows.
+setup_ended() { # exit code, command
+  trap - ERR EXIT
+  echo "error: cluster.setup ended the job at \`$2\`, before it began" >&2
+  [ -z "${LAUNCHER_REPORTING-}" ] || wait "$LAUNCHER_REPORTING"
+  status interrupted "$1" "\"$(now)\"" "cluster.setup ended the job before it began; stderr.log says where"
 }
 
 supervise() { # function that starts the job: run it in the background, and leave its exit code in $LAUNCHER_EXIT

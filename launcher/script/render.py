@@ -263,8 +263,10 @@ def _setup(plan: Plan) -> list[str]:
     read variables that are not set."""
     if not plan.setup:
         return []
-    trap = """trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given"""
-    return [trap, "set +u", *plan.setup, "set -u", "trap - ERR"]
+    failed = """trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given"""
+    ended = """trap 'setup_ended "$?" "$BASH_COMMAND"' EXIT"""
+    kept = "[[ $(trap -p EXIT) != *setup_ended* ]] || trap - EXIT"  # the lines' own stays
+    return [failed, ended, "set +u", *plan.setup, "set -u", "trap - ERR", kept]
 
 
 def _run(plan: Plan) -> list[str]:

@@ -73,11 +73,13 @@ export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given
+trap 'setup_ended "$?" "$BASH_COMMAND"' EXIT
 set +u
 module purge
 module load cuda/12.4
 set -u
 trap - ERR
+[[ $(trap -p EXIT) != *setup_ended* ]] || trap - EXIT
 
 set_rendezvous
 stop_before_end yes
