@@ -15,6 +15,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Parts of the suite share the cores: a second thread would only wait for them, and OpenMP's wait by computing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A launched TensorFlow at o1 has it on any CPU, and what is compared with it has to have it too.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of collections, of which there is one in each observed step."""

@@ -14,12 +14,15 @@ from typing import Any
 import numpy
 import paddle
 from paddle import nn, pir_utils
+from paddle.base import core
 from paddle.base.layer_helper import LayerHelper
 
 from amp_launcher.around.replaced import replaced
 from amp_launcher.paddle.precision.base import Mechanism
 from amp_launcher.paddle.precision.loss_scale import scaler_arguments
 from amp_launcher.precision.step_outcome import StepOutcome
+from amp_launcher.precision.support import STATIC_ON_CPU
+from amp_launcher.typed import SettingsError
 
 GUARD = "__use_fp16__"
 """Part of the name scope of operations inside of `fp16_guard`."""
@@ -38,12 +41,20 @@ def decorate(precision: Mechanism, optimizer: Any) -> Any:
     """An optimizer that rewrites the graph to the level as it minimizes; the same optimizer at o0.
 
     At o2 and o3 only what is inside of `guard` becomes half precision, which a loss should not be.
+
+    Raises `SettingsError` on a CPU for which oneDNN has no kernels in bfloat16.
     """
     if precision.level == "o0":
         return optimizer
     half_model = precision.level != "o1"
     if on_cpu(precision):
         allow, deny = map(set, precision.lists().values())
+        if not core.supports_bfloat16():
+            raise SettingsError(
+                f"amp={precision.level}: Paddle multiplies in bfloat16 on CPUs with AVX-512 alone, and this one has "
+                "none; say amp=o0 or framework=torch",
+                "amp.level",
+            )
         bf16 = paddle.static.amp.bf16
         lists = bf16.AutoMixedPrecisionListsBF16(custom_bf16_list=allow, custom_fp32_list=deny)
         return bf16.decorate_bf16(optimizer, lists, use_pure_bf16=half_model)
@@ -60,7 +71,7 @@ def decorate(precision: Mechanism, optimizer: Any) -> Any:
 
 def on_cpu(precision: Mechanism) -> bool:
     """Whether a CPU's bfloat16 carries the level out."""
-    return precision.resolved.mechanism in ("static_bf16", "static_pure_bf16")
+    return precision.resolved.mechanism in STATIC_ON_CPU
 
 
 class StaticGraph:

@@ -12,6 +12,12 @@ Lists = Literal["applied", "observed", "refused"]
 float32, which is only observed; where the precision is applied around a script, the list is refused."""
 
 SHARDING_TORCH = (2, 9)
+STATIC_ON_CPU = ("static_bf16", "static_pure_bf16")
+"""Mechanisms of Paddle's static graphs on a CPU: at o1, and where the whole model is in bfloat16."""
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+"""Switches on TensorFlow's part for oneDNN, in which the graph rewrite to bfloat16 is, before TensorFlow is imported.
+It is on by itself where a CPU has instructions for such products. Seen with TensorFlow 2.21 on a CPU with AVX2 alone:
+off, the rewrite did nothing; on, products ran in bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +73,7 @@ def _on_paddles_cpu(level: str, dtype: str, static: bool, without_masters: bool)
     elif level == "o2" and not without_masters:
         why, instead = "on a CPU Paddle steps no float32 masters", "say amp.master_weights=false, or amp=o1"
     else:
-        return Support(mechanism="static_bf16" if level == "o1" else "static_pure_bf16")
+        return Support(mechanism=STATIC_ON_CPU[level != "o1"])
     return Support(unsupported=f"{why}; {instead}")
 
 

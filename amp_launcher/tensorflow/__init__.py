@@ -13,12 +13,18 @@ import tempfile
 from pathlib import Path
 
 from amp_launcher.loop import require_framework
+from amp_launcher.precision.support import ONEDNN
+
+SCRIPT = f"{__name__}.script"
+"""What is started around a script."""
 
 
 def _import_quietly() -> None:
     # 3 hides errors too: without a GPU TensorFlow reports that as one.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone
+        os.environ.setdefault(ONEDNN, "1")
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held_back:

@@ -11,6 +11,7 @@ from amp_launcher.around import script
 from amp_launcher.paddle_apis import is_static
 from amp_launcher.precision import resolved
 from amp_launcher.precision.resolved import ResolvedPrecision
+from amp_launcher.precision.support import ONEDNN
 from amp_launcher.typed import SettingsError, plain, refuse_control_characters
 from launcher.config import job_environment, placeholders
 from launcher.config.launch_checks import LONGEST_NAME
@@ -127,6 +128,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         env={
             **gpu_choice.environment(indices, slurm, container is not None),
             **user_script.environment(precision.mechanism, training.amp.level),
+            **({ONEDNN: "1"} if precision.mechanism == "grappler" and precision.device == "cpu" else {}),
             **{name: value for name, value in launch.env.items() if value is not None},
         },
         inherited=inherited,

@@ -13,6 +13,7 @@ from amp_launcher.loop.array_state import read
 from tests.amp_launcher import forking
 from tests.amp_launcher.contract.runs import DONE, REFUSED, STOPPED, losses, run, train
 from tests.amp_launcher.torch.trainers import result, steps
+from tests.paddle_on_cpu import bfloat16_needed
 from tests.recipes.data.idx_files import write_mnist
 
 COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")
@@ -73,8 +74,10 @@ def train_until(kill_at, *job):
         ("paddle", "mnist", ("amp=o0", "train.api=model")),
         ("paddle", "simplenet", ("amp=o0", "train.api=loop")),
         ("paddle", "simplenet", ("amp=o0", "train.api=static")),
-        ("paddle", "simplenet", ("amp=o1", "train.api=static")),
-        ("paddle", "simplenet", ("amp=o3", "train.fp16_guard=true", "train.api=static")),
+        pytest.param("paddle", "simplenet", ("amp=o1", "train.api=static"), marks=bfloat16_needed),
+        pytest.param(
+            "paddle", "simplenet", ("amp=o3", "train.fp16_guard=true", "train.api=static"), marks=bfloat16_needed
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )

@@ -21,6 +21,7 @@ from amp_launcher.recipes.simplenet.train_paddle import Net
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.loss_scale_rules import PaddleRule
 from tests.amp_launcher.paddle.forced import NO_SCALE, forced_mechanism
+from tests.paddle_on_cpu import bfloat16_needed
 
 
 def plain_sgd(net):
@@ -46,6 +47,7 @@ def of_cpu(**amp) -> Mechanism:
     )
 
 
+@bfloat16_needed
 @pytest.mark.parametrize(
     ("amp", "how", "share", "stored"),
     [
@@ -71,6 +73,15 @@ def test_on_a_cpu_a_static_graph_trains_in_bfloat16_and_that_is_proved(amp, how,
     assert losses[2] < losses[1] < losses[0]
 
 
+def test_a_cpu_without_kernels_in_bfloat16_is_refused_before_a_graph_is_made(monkeypatch):
+    monkeypatch.setattr(core, "supports_bfloat16", lambda: False)
+    with pytest.raises(
+        SettingsError, match=r"amp=o1: Paddle multiplies in bfloat16 on CPUs with AVX-512 .* say amp=o0"
+    ):
+        static_graph(of_cpu(level="o1"))
+
+
+@bfloat16_needed
 def test_on_a_cpu_paddle_leaves_masters_as_they_are_which_is_why_they_are_refused():
     with pytest.raises(SettingsError, match="on a CPU Paddle steps no float32 masters"):
         of_cpu(level="o2")

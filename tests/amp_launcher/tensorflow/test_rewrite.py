@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
+import amp_launcher.tensorflow
 from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.support import ONEDNN
+from amp_launcher.tensorflow import SCRIPT
 from amp_launcher.tensorflow.observe.graphs import dtype_of
 from amp_launcher.tensorflow.precision import Mechanism, grappler
 
@@ -114,3 +120,14 @@ def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(tra
     monkeypatch.setenv(f"{grappler.PREFIX}_DENYLIST_ADD", "MatMul")
     dtypes = rewritten(training)
     assert dtypes["MatMul"] == dtypes["Conv2D"] == {"float32"}
+
+
+@pytest.mark.parametrize(("started", "switched"), [("recipes.mnist.train_tensorflow", "1"), (SCRIPT, None)])
+def test_by_hand_the_rewrite_is_there_on_any_cpu_and_a_script_computes_what_it_does_alone(
+    monkeypatch, started, switched
+):
+    """Before TensorFlow is imported, when it would read this."""
+    monkeypatch.delenv(ONEDNN, raising=False)
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-m", started, "amp=o1"])
+    amp_launcher.tensorflow._import_quietly()
+    assert os.environ.get(ONEDNN) == switched

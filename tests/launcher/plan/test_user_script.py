@@ -57,6 +57,24 @@ def wrapped(plan: Plan, folder: Path) -> Started:
     return shared_script.parse([f"run={folder}"], plan.framework)
 
 
+@pytest.mark.parametrize(
+    ("words", "switched"),
+    [
+        (("framework=tensorflow", "amp=o1"), "1"),
+        (("framework=tensorflow", "amp=o1", "env.TF_ENABLE_ONEDNN_OPTS=0"), "0"),
+        (("framework=tensorflow", "amp=o2"), None),
+        (("framework=tensorflow", "amp=o0"), None),  # it computes what it does alone
+        (("framework=tensorflow", "amp=o1", "train.precision=script"), "1"),
+        (("framework=torch", "amp=o1"), None),
+    ],
+)
+def test_tensorflows_rewrite_to_bfloat16_is_switched_on_for_cpus_where_tensorflow_leaves_it_off(
+    words: tuple[str, ...], switched: str | None
+) -> None:
+    facts = dataclasses.replace(LAPTOP, packages={**LAPTOP.packages, "tensorflow": "2.21.0"})
+    assert plan_of(*words, "device=cpu", facts=facts).env.get("TF_ENABLE_ONEDNN_OPTS") == switched
+
+
 def test_the_wrapper_reads_the_level_the_file_and_its_arguments_in_the_run_folder(code: Path) -> None:
     plan = plan_of("amp=o2", "train.precision=script", "--", "--lr", "0.1", "data/")
     run = "run=/home/mei/launcher-runs/RUN_ID"
