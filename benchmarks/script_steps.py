@@ -107,7 +107,7 @@ def _wrapped(run: Path, file: Path, step: Callable[[], None], level: str) -> flo
     (run / "attempts" / "1").mkdir(parents=True)
     words = [f"amp={level}", "device=cpu", "require_proof=false", f"script={file}", f"run={run}"]
     wrapper = TorchWrapper(script.parse(words, "torch"))
-    wrapper.tell_early(EarlyVerdict(script.parse(words, "torch").chosen.settings, 0))
+    wrapper.tell_early(EarlyVerdict(script.parse(words, "torch").chosen.settings, 0, resumed=False))
     meter = StepMeter(RunFolder(path=run, attempt=1))
     meter.memory = wrapper.device.peak_memory
     with contextlib.redirect_stdout(None), wrapper.around(meter):
