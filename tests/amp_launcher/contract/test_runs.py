@@ -13,7 +13,7 @@ from amp_launcher.loop.array_state import read
 from tests.amp_launcher import forking
 from tests.amp_launcher.contract.runs import DONE, REFUSED, STOPPED, losses, run, train
 from tests.amp_launcher.torch.trainers import result, steps
-from tests.paddle_on_cpu import bfloat16_needed
+from tests.onednn import bfloat16_needed
 from tests.recipes.data.idx_files import write_mnist
 
 COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")

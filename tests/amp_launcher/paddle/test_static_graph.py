@@ -21,7 +21,7 @@ from amp_launcher.recipes.simplenet.train_paddle import Net
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.loss_scale_rules import PaddleRule
 from tests.amp_launcher.paddle.forced import NO_SCALE, forced_mechanism
-from tests.paddle_on_cpu import bfloat16_needed
+from tests.onednn import bfloat16_needed
 
 
 def plain_sgd(net):

@@ -28,6 +28,7 @@ from tests.amp_launcher.torch.observed_runs import (
     report_of,
     run,
 )
+from tests.onednn import bfloat16_needed
 
 O0 = Amp(level="o0")
 O1 = Amp(level="o1", dtype="bfloat16")
@@ -148,7 +149,10 @@ class Lstm(Dense):
 
 RECOMPUTED = itertools.product([Checkpointed, ReentrantlyCheckpointed], [O0, O1, Amp(level="o2", keep_fp32=("head",))])
 HALF_O3 = Amp(level="o3", dtype="float16")
-RECURRENT = [(Lstm, amp) for amp in (*(Amp(level=level) for level in ("o0", "o1", "o2", "o3")), HALF_O3)]
+RECURRENT = [
+    *((Lstm, amp) for amp in (O0, Amp(level="o3"), HALF_O3)),
+    *(pytest.param(Lstm, Amp(level=level), marks=bfloat16_needed) for level in ("o1", "o2")),
+]
 
 
 @pytest.mark.parametrize(("make", "amp"), [*RECOMPUTED, *RECURRENT], ids=str)

@@ -13,7 +13,7 @@ from launcher.runs import selection, store
 from tests.launcher import warm
 from tests.launcher.compare.test_experiments import NAMES, PADDLES
 from tests.launcher.run_folders import launcher
-from tests.paddle_on_cpu import bfloat16_needed
+from tests.onednn import bfloat16_needed
 
 IN_TORCH = ("alcf_gan", "cifar100_efficientnet", "twcc_resnet50")
 """Tables of TensorFlow that are measured in torch, as any of them can be; `graph_rewrite` shows it in TensorFlow."""
