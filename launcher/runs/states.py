@@ -122,10 +122,7 @@ def answering(files: Files) -> Identity | None:
 def judge(files: Files, liveness: Liveness | None) -> State:
     """The state of a run. `liveness` may be None where `needs_liveness` is false."""
     status = status_of(files)
-    name, reason = _judged(files, status, liveness)
-    if name == "lost" and status is None and files.status is not None and files.status.state in FINISHED:
-        reason += f"; its attempt before was {files.status.state}"
-    return of_status(name, reason, status or Status())
+    return of_status(*_judged(files, status, liveness), status or Status())
 
 
 def judge_other_users(files: Files) -> State:
@@ -182,7 +179,9 @@ def _waiting(files: Files, liveness: Liveness, unreadable: str) -> tuple[Name, s
         return "stopped", "before it started"
     if liveness.outcome:
         return liveness.outcome, liveness.reason or SILENT
-    return "lost", unreadable or f"it never started: {liveness.reason}"
+    earlier = files.status.state if files.status is not None else None
+    before = f"; its attempt before was {earlier}" if earlier in FINISHED else ""
+    return "lost", (unreadable or f"it never started: {liveness.reason}") + before
 
 
 def _running(files: Files, status: Status, liveness: Liveness) -> tuple[Name, str]:
