@@ -7,4 +7,6 @@ from pathlib import Path
 import pytest
 
 HAS_BFLOAT16 = "avx512f" in Path("/proc/cpuinfo").read_text().split()
-bfloat16_needed = pytest.mark.skipif(not HAS_BFLOAT16, reason="oneDNN has bfloat16 on CPUs with AVX-512 alone")
+bfloat16_needed = pytest.mark.skipif(
+    not HAS_BFLOAT16, reason="oneDNN's kernels in bfloat16 need AVX-512; without it Paddle and torch fail by themselves"
+)

@@ -93,7 +93,7 @@ def start(plan: PlanRecord, notice: Path) -> None:
 
 
 def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
-    """Tell of the end of runs whose scripts could not. A run that was removed is told of by nobody."""
+    """Tell of the end of runs whose scripts could not. Nobody tells of a run that was removed."""
     seen = backends.states_of([Run(str(folder.parent), folder.name) for folder in watched if folder.is_dir()])
     if not all(row.state.finished for row in seen):
         return

@@ -1,4 +1,4 @@
-"""What a script is told, and whether it is ended, by the reports of its observed steps so far."""
+"""Reports of observed steps warn a script while it runs, or end it."""
 
 from __future__ import annotations
 

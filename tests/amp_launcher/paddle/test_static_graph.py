@@ -73,7 +73,7 @@ def test_on_a_cpu_a_static_graph_trains_in_bfloat16_and_that_is_proved(amp, how,
     assert losses[2] < losses[1] < losses[0]
 
 
-def test_a_cpu_without_kernels_in_bfloat16_is_refused_before_a_graph_is_made(monkeypatch):
+def test_a_cpu_without_kernels_in_bfloat16_is_refused_before_a_step(monkeypatch):
     monkeypatch.setattr(core, "supports_bfloat16", lambda: False)
     with pytest.raises(
         SettingsError, match=r"amp=o1: Paddle multiplies in bfloat16 on CPUs with AVX-512 .* say amp=o0"
