@@ -73,7 +73,8 @@ def _on_paddles_cpu(level: str, dtype: str, static: bool, without_masters: bool)
     elif level == "o2" and not without_masters:
         why, instead = "on a CPU Paddle steps no float32 masters", "say amp.master_weights=false, or amp=o1"
     else:
-        return Support(mechanism=STATIC_ON_CPU[level != "o1"])
+        at_o1, whole_model = STATIC_ON_CPU
+        return Support(mechanism=at_o1 if level == "o1" else whole_model)
     return Support(unsupported=f"{why}; {instead}")
 
 
