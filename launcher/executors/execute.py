@@ -14,6 +14,7 @@ from typing import Any
 
 import launcher
 from amp_launcher import records
+from amp_launcher.around import plain_start
 from launcher.code import code_store, snapshot, user_code
 from launcher.code.snapshot import Code
 from launcher.config import job_environment, shell_record
@@ -186,9 +187,11 @@ def environment() -> dict[str, str]:
 
 
 def environment_of(plan: Plan) -> dict[str, str]:
-    """The environment of a plan's run that this process starts."""
+    """The environment of a plan's run that this process starts. A recipe searches the shell's PYTHONPATH as well, where
+    the plan found its packages."""
     if not plan.inherits_shell:
-        return environment()
+        entries = None if plan.recipe == "script" else plain_start.absolute(os.environ.get("PYTHONPATH"), os.getcwd())
+        return environment() | ({"PYTHONPATH": entries} if entries else {})
     return job_environment.for_script(os.environ, bare=bool(plan.settings["train"].get("bare")))
 
 

@@ -84,14 +84,16 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
     for check in _PYTHON:
         check(spec, facts)
     requirements.check_build(spec, facts, gpus if device == "cuda" else ())
-    inherits_shell = spec.recipe.name == "script" and launch.cluster.kind == "local" and container is None
+    beside_shell = launch.cluster.kind == "local" and container is None
+    inherits_shell = spec.recipe.name == "script" and beside_shell
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything
         if not inherits_shell and name not in launch.env and (container is None or name in job_environment.ANYWHERE)
     )
     passed = _passed(spec, facts, inherits_shell)
-    left_behind = job_environment.left_behind(facts.shell, {*passed, *launch.env, *launch.secrets})
+    taken = {*passed, *launch.env, *launch.secrets, *(["PYTHONPATH"] if beside_shell else [])}
+    left_behind = job_environment.left_behind(facts.shell, taken)
     left_behind = () if inherits_shell else left_behind
     settled = dataclasses.replace(
         training,

@@ -238,8 +238,7 @@ def exports(plan: Plan, env: Mapping[str, str], passed: str = "") -> list[str]:
         lines += ["ulimit -S -c 0 # a core dump would keep the secrets"] if plan.secrets else []
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-        further = "${PYTHONPATH:+:$PYTHONPATH}" if plan.recipe == "script" else ""
-        lines.append(f'export PYTHONPATH="$LAUNCHER_CODE{further}" PYTHONUNBUFFERED=1')
+        lines.append('export PYTHONPATH="$LAUNCHER_CODE${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1')
     return lines
 
 

@@ -65,6 +65,18 @@ def test_a_script_on_this_machine_inherits_the_shell_but_for_another_jobs_variab
     assert values["CUDA_VISIBLE_DEVICES"] != "9" and values["PYTHONPATH"].endswith(f":{CHECKOUT}")
 
 
+def test_a_recipe_has_the_packages_that_its_plan_found_by_the_shells_search_path(tmp_path: Path) -> None:
+    for name in ("lib", "p"):
+        (tmp_path / name).mkdir()
+    its = f"open({str(tmp_path / 'found')!r}, 'w').close(), os._exit(9)"
+    (tmp_path / "lib/sitecustomize.py").write_text(f"import os\nif 'LAUNCHER_SPEC' in os.environ: {its}\n")
+    own = {**{name: os.environ[name] for name in ("HOME", "PATH")}, "XDG_STATE_HOME": str(tmp_path / "state")}
+    argv = [sys.executable, "-m", "launcher", "recipe=simplenet", "device=cpu", f"run_root={tmp_path}/runs"]
+    environment = {**own, "PYTHONPATH": f"../lib{os.pathsep}{CHECKOUT}"}
+    ended = subprocess.run(argv, cwd=tmp_path / "p", env=environment, capture_output=True, text=True)
+    assert (tmp_path / "found").exists(), ended.stderr + ended.stdout
+
+
 def test_a_value_is_in_one_file_and_a_secret_ends_with_its_run(
     job: tuple[Path, dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,9 +101,9 @@ def test_what_stays_behind_is_counted_by_every_run_elsewhere_and_named_by_plan_a
     assert main([*words, "--all"]) == main([*words, "--json"]) == main([*words]) == 0
     screen = capsys.readouterr().out
     (line,) = (line for line in screen.splitlines() if "not passed on" in line)
-    for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS", "PYTHONPATH"):
+    for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS"):
         assert f" {name}" in line
-    for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
+    for name in ("PYTHONPATH", "CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
         assert f" {name}," not in line
     assert "note: passed on from this shell: CUDA_HOME\n" in screen
     assert all(text not in screen for text in ("hush", "u:pw", "stay behind"))

@@ -69,7 +69,7 @@ export LANG=C.UTF-8
 export PATH=/opt/slurm/bin:/usr/bin:/bin
 export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1
+export PYTHONPATH="$LAUNCHER_CODE${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
 
 trap 'setup_failed "$?" "$BASH_COMMAND"' ERR # cluster.setup, as given
