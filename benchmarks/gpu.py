@@ -157,7 +157,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return to_json(about, measured, aims, ended=ended, rehearsal=options.tiny, seconds=time.monotonic() - began)
 
     for planned in chosen:
-        rows = budget.run(planned if bench.usable() else apart(planned), bench)
+        try:
+            rows = budget.run(planned if bench.usable() else apart(planned), bench)
+        except KeyboardInterrupt:
+            print(f"stopped; the rows above are in {path}", flush=True)
+            return 130
         if states := machine.state_now():  # at once, while the clocks are those of the row
             rows = [dataclasses.replace(row, more={**row.more, "gpus": states}) for row in rows]
         measured += rows

@@ -67,9 +67,10 @@ class Day:
         return ["gpus=1"] if self.device == "cuda" else ["device=cpu"]
 
     def why(self, done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-        """The last line of what a command that failed printed, without the names of folders and GPUs: what leaves the
-        machine names neither. Empty of one that ended well."""
-        lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
+        """The last line of what a command that failed printed, but for the launcher's notes, without the names of
+        folders and GPUs: what leaves the machine names neither. Empty of one that ended well."""
+        printed = f"{done.stdout}\n{done.stderr}".splitlines()
+        lines = [line for line in printed if line.strip() and not line.startswith("note: ")]
         return {"why": self.scrubbed(lines[-1].strip())} if done.returncode and lines else {}
 
     def scrubbed(self, text: str) -> str:

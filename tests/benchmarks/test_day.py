@@ -177,6 +177,8 @@ def test_why_a_command_failed_is_kept_without_the_names_of_folders_and_gpus(tmp_
     done = day.python("-c", f"import sys; print('a traceback', file=sys.stderr); sys.exit({line!r})")
     assert day.why(done) == {"why": "HOME/train.py: a GPU is gone (RUNS/runs)"}
     assert day.why(day.python("-c", "print('well')")) == {}
+    noted = "import sys; print('why it failed'); sys.stderr.write('note: 16 layers converted\\n'); sys.exit(1)"
+    assert day.why(day.python("-c", noted)) == {"why": "why it failed"}
 
 
 @pytest.mark.parametrize(
