@@ -1,7 +1,13 @@
-"""Kernels by their names: those that documentation and published traces show, and those of a step of `gpt` on an H200
+"""Kernels by their names: those that documentation and published traces show, and those of `gpt` on an H100 and an H200
 with torch 2.11 and CUDA 13.0."""
 
 from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from amp_launcher.precision.gpu_kernels import multiplies_matrices, short_name, tensor_core_share, uses_tensor_cores
 
@@ -31,38 +37,36 @@ PLAIN = [
 ]
 
 
-# In float32 the kernels of attention multiply in three TF32 products each, as exact as float32, from Ampere on.
-RECORDED_TENSOR = [
-    "nvjet_sm90_tst_32x64_64x16_4x2_h_bz_NTN",
-    "nvjet_sm90_qqtst_64x48_128x15_2x4_h_bz_TNT",
-    "nvjet_sm90_qrtst_64x8_128x16_2x4_h_bz_algo2_TNT",
-    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0",
-    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64_1x4x1_cga1x1x1_kernel0_0",
-    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80>)",
-]
-RECORDED_MATRICES = [
-    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel",
-    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
-]
-RECORDED_OTHERS = [
-    "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u, 32u, 256u>(long)",
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>()",
-    "void cudnn::fusion::compute_dot_do_o<true>(void const*, void const*, void*, void*)",
-    "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>()",
-    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, true, false>(float*, float const*, int)",
-    "triton_poi_fused__unsafe_view_cat_mul_silu_silu_backward_split_view_3",
-]
+PRODUCTS = {"mm", "addmm", "bmm", "_scaled_mm", "_cudnn_attention_forward", "_cudnn_attention_backward"}
+PRODUCTS |= {"_efficient_attention_forward", "_efficient_attention_backward"}
+HELPERS = ("void cublasLt::splitK", "void cudnn::fusion::compute_dot", "void cudnn::fusion::convert_dq")
+"""Kernels that these operators launch besides those that multiply."""
+RUNS = json.loads((Path(__file__).parents[2] / "fixtures/gpu/kernels_of_gpt.json").read_text())["runs"]
 
 
-def test_what_a_gpu_ran_is_known_by_its_names():
-    recorded = [*RECORDED_TENSOR, *RECORDED_MATRICES, *RECORDED_OTHERS]
-    assert [name for name in recorded if uses_tensor_cores(name)] == RECORDED_TENSOR
-    assert [name for name in recorded if multiplies_matrices(name)] == [*RECORDED_TENSOR, *RECORDED_MATRICES]
+@pytest.mark.parametrize("run", RUNS)
+def test_by_their_names_those_multiply_that_an_operator_of_products_launched(run: str) -> None:
+    kernels = RUNS[run]["kernels"]
+    by_operator = {name for operator, name, _ in kernels if operator.removeprefix("aten::") in PRODUCTS}
+    expected = {name for name in by_operator if not name.startswith(HELPERS)}
+    assert expected == {name for _, name, _ in kernels if multiplies_matrices(name)} != set()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_share_of_a_recorded_run_is_that_of_its_result(run: str) -> None:
+    """In float32 it is attention's, which multiplies in three TF32 products each, as exact as float32."""
+    times: Counter[str] = Counter()
+    for _, name, microseconds in RUNS[run]["kernels"]:
+        times[name] += microseconds
+    assert tensor_core_share(times) == pytest.approx(RUNS[run]["tensor_core_share"], abs=1e-3)
+    products = [name for name in times if multiplies_matrices(name) and not uses_tensor_cores(name)]
+    assert bool(products) == (run == "o0")
 
 
 def test_names_are_shown_without_what_fills_lines():
-    assert short_name(RECORDED_OTHERS[0]) == "at::native::GammaBetaBackwardCUDAKernelTemplate"
-    assert short_name(RECORDED_TENSOR[0]) == RECORDED_TENSOR[0]
+    long = "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u, 256u>(long)"
+    assert short_name(long) == "at::native::GammaBetaBackwardCUDAKernelTemplate"
+    assert short_name("nvjet_sm90_tst_32x64_64x16_4x2_h_bz_NTN") == "nvjet_sm90_tst_32x64_64x16_4x2_h_bz_NTN"
 
 
 def test_names_of_tensor_core_kernels_are_known_and_other_names_are_not():
