@@ -22,12 +22,13 @@ import threading
 HOSTS = ("tests/containers", "tests/launcher/contained", "tests/launcher/ssh")
 STARTS = ("tests/launcher/compare", "tests/launcher/script", "tests/hydra_plugins")
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
-RERUNS = 3  # more failures than these are no accident
+RERUNS = 6  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
 CRASH = "Fatal Python error"
 CRASH_LINES = 10
 """Of the stack of a crash, its innermost call first, that the summary repeats."""
 NOT_ENDED = 70  # of a part whose process became another one, or ended by itself, in the middle of its tests
+_FAILURE = re.compile(r"(?:FAILED|ERROR) \S")  # an error that a test logged has more blanks
 _SUMMARY = re.compile(r"\b(passed|skipped|deselected|no tests ran)\b.* in [\d.]+s")
 
 
@@ -78,7 +79,7 @@ class Part:
             for line in process.stdout:
                 sys.stdout.write(f"{self.name:7} | {line}")
                 sys.stdout.flush()
-                if line.startswith(("FAILED ", "ERROR ")):
+                if _FAILURE.match(line):
                     self.failures.append(line)
                 if self.crash or CRASH in line:
                     self.crash.append(line)

@@ -9,9 +9,12 @@ import pytest
 
 from tests import __main__ as gate
 
-PASSES_THE_SECOND_TIME = """
+PASSES_THE_SECOND_TIME = f"""
+import logging
 from pathlib import Path
 def test_one():
+    for _ in range({gate.RERUNS + 1}):
+        logging.error("a connection ended")
     mark = Path(__file__).with_name("ran")
     ran = mark.exists()
     mark.touch()

@@ -47,14 +47,19 @@ def test_a_submission_whose_answer_is_lost_starts_its_run_once(far, proxy, monke
     """The far side has all it needs, and nobody hears it say so."""
     monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
 
+    def cut_once_it_runs():
+        until(lambda: any(map(far.attempts, far.runs())))
+        proxy.cut()
+
     def silence(host, request):
         if request == "submit":
-            host.silence, proxy.mute = 1.5, True
+            proxy.mute = True
+            threading.Thread(target=cut_once_it_runs).start()
 
     with before_requests(monkeypatch, silence):
         assert "may have been started or not" in far.refused(*far.words, "steps=3", HOLD, code=3)
     (run,) = selection.run_names(run_roots.remote())
-    until(lambda: far.runs() == [run])
+    assert far.runs() == [run]
     proxy.refusing = True
     assert far.state(run) == "unreachable"
     proxy.refusing = proxy.mute = False

@@ -147,7 +147,9 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path, own_sshd)
     """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
     server = own_sshd()
     program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "
-    program += "from launcher.ssh import host; host.SILENCE = 2.5; "
+    program += (
+        "from launcher.ssh import host; host.SILENCE = 8.0; "  # a login takes seconds on a machine with much to do
+    )
     program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
     following, shown = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
     try:
