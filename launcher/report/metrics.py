@@ -55,7 +55,8 @@ class Curve:
 
 
 class Changes:
-    """A quantity that seldom changes, as its points of change. Of too many every other is dropped, never the last."""
+    """A quantity that seldom changes, as its points of change. Of too many every other pair is dropped, never the last
+    point: of a loss scale that goes up and down in turns, every other point has the same value."""
 
     def __init__(self, limit: int = 4 * POINTS) -> None:
         self._limit = limit
@@ -67,7 +68,7 @@ class Changes:
         if self._points and self._points[-1][1] == y:
             return
         if len(self._points) == self._limit:
-            self._points = self._points[::2]
+            self._points = [point for index, point in enumerate(self._points) if index % 4 < 2]
         self._points.append((x, y))
 
     def points(self) -> tuple[tuple[float, float], ...]:

@@ -125,6 +125,12 @@ def test_a_script_inherits_a_variable_under_its_own_name_or_gets_it_back(name: s
     assert int(started.pop(plain_start.UMASK), 8) >= 0 and started == ({name: "value"} if is_inherited else {})
 
 
+def test_bash_on_the_way_has_the_functions_of_modules_and_no_others() -> None:
+    functions = {"BASH_FUNC_module%%": "() { :; }", "BASH_FUNC_mine%%": "() { :; }"}
+    started = job_environment.for_script({**functions, "LR": "1"}, bare=False)
+    assert set(started) == {"BASH_FUNC_module%%", f"{plain_start.OF_SHELL}BASH_FUNC_mine%%", "LR", plain_start.UMASK}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -56,6 +56,7 @@ REFUSED = {
     "run.sh": "script=run.sh is not Python: its name ends in .sh",
     "conf.yaml": "script=conf.yaml is not Python: its name ends in .yaml",
     "./start": "script=./start is not Python: its first line is #!/usr/bin/env bash",
+    "./both": "script=./both is not Python: its first line is #!/bin/sh",
     "./binary": "script=./binary is not Python: it is a binary file",
     "./noise": "unexpected end of data\n",
     "broken.py": "project/broken.py:2: Missing parentheses in call to 'print'",
@@ -75,6 +76,7 @@ def test_a_word_that_cannot_be_a_script_is_refused_by_every_verb_and_leaves_no_f
     (project / "run.sh").write_text("export X=1\n")
     (project / "conf.yaml").write_text("amp: o1\n")
     (project / "start").write_text("#!/usr/bin/env bash\necho x\n")
+    (project / "both").write_text("#!/bin/sh\nexit\n")
     (project / "binary").write_bytes(b"\x7fELF\0\0")
     (project / "noise").write_bytes(b"import torch\nx = \xf0 \x8e\n")
     (project / "broken.py").write_text("import torch\nprint 'x'\n")

@@ -8,6 +8,7 @@ import pytest
 
 from amp_launcher import arguments
 from amp_launcher.precision.levels import MODES, PRESETS
+from amp_launcher.settings import Profile
 from amp_launcher.typed import SettingsError
 from launcher.config import request
 from launcher.config.compose import Composer
@@ -66,6 +67,32 @@ def test_swept_modes_are_the_names_of_cells() -> None:
     assert [plan.swept for plan in plans] == [(("amp", "fp32"),), (("amp", "bf16-mixed"),), (("amp", "o2"),)]
     assert [plan.name for plan in plans] == ["mnist-fp32", "mnist-bf16-mixed", "mnist-o2"]
     assert [plan.settings["amp"]["deny"] for plan in plans] == [[], ["softmax"], ["softmax"]]
+
+
+def test_a_cell_at_o0_is_without_what_the_words_say_of_half_precision_alone() -> None:
+    full, half = planned("amp=o0,o1", "amp.dtype=float16", "loss_scale=dynamic", "loss_scale.init=256")
+    assert (full.settings["loss_scale"]["init"], half.settings["loss_scale"]["init"]) == (65536.0, 256.0)
+    kept, _ = planned("amp=o0,o1", "amp.dtype=float16", "loss_scale=none")
+    assert kept.settings["loss_scale"]["mode"] == "none"
+
+
+def test_a_profilers_keys_are_those_of_the_cells_that_have_one() -> None:
+    asked = request.split_flags(["profile=none,framework", "profile.steps=3"], starts=True)
+    none, framework = (spec.training.profile for spec in request.to_specs(request.compose(asked)))
+    assert (none.tool, none.steps) == ("none", Profile().steps)
+    assert (framework.tool, framework.steps) == ("framework", 3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("script=train.py", "recipe=script", "train.bare=true", "framework=tensorflow"),
+        ("cluster=slurm", "nodes=2"),
+        ("visible_gpus=[0]",),
+    ],
+)
+def test_what_can_be_is_not_refused(words: tuple[str, ...]) -> None:
+    assert spec_of(*words).launch
 
 
 def test_tf32_where_there_is_none_is_refused() -> None:

@@ -86,7 +86,8 @@ def test_a_script_without_a_stop_signal_is_ended_at_once_beside_runs_that_are_as
 
 
 def test_a_grace_is_the_longest_of_the_runs_that_can_be_asked(root):
-    recipe, _ = started(root, STEPPING)
+    asked = 'if [ -e "$RUN/STOP" ]; then\n'
+    recipe, _ = started(root, STEPPING.replace(asked, asked + "    sleep 1  # as where saving takes a while\n"))
     unasked, _ = started(root, WITHOUT_STOP, f"{NAME}-2", plan=script_plan(None, cluster={"stop_before": 120}))
     messages = []
     ((seen, _), _) = cancel(recipe, unasked, say=messages.append)

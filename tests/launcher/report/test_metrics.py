@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 
@@ -45,6 +46,7 @@ def test_a_scale_is_kept_where_it_changed_and_where_it_ended():
         always.add(x, float(x % 2))
     assert len(always.points()) <= 9
     assert always.points()[-1] == (999, 1.0)
+    assert all(one != other for (_, one), (_, other) in itertools.pairwise(always.points()))
 
 
 def test_rows_become_losses_rates_and_evaluations(tmp_path):
