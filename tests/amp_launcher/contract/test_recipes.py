@@ -13,6 +13,7 @@ from tests.amp_launcher.contract.frameworks import torch
 from tests.amp_launcher.contract.runs import losses, module, networks, train
 from tests.amp_launcher.contract.weights import give_keras, give_paddle
 from tests.amp_launcher.torch.trainers import result, steps
+from tests.onednn import HAS_BFLOAT16
 from tests.recipes.data.idx_files import write_mnist
 
 NO_DROPOUT = ("train.dropout_conv=0", "train.dropout_dense=0")
@@ -56,8 +57,15 @@ LEVELS = {
     },
 }
 """Each recipe and each level in each framework; of networks with convolutions TensorFlow traces o1 longest."""
-HALF_BOUNDS = {"mnist": 0.002, "simplenet": 0.01, "resnet50": 0.01, "efficientnet": 0.01, "gan": 0.02}
-"""Relative, in bfloat16; half of it in float16, which has three bits more."""
+HALF_BOUNDS = {
+    "mnist": 0.002,
+    "simplenet": 0.01 if HAS_BFLOAT16 else 0.02,
+    "resnet50": 0.01,
+    "efficientnet": 0.01,
+    "gan": 0.02,
+}
+"""Relative, in bfloat16; half of it in float16, which has three bits more. Without AVX-512 TensorFlow cuts digits off,
+so that each product is 0.3 % too small, and a loss of three layers 1.5 %."""
 RECIPES = [name for name in NAMES if name != "script"]
 in_float32: dict = {}
 """Losses and initial weights of torch, by job."""
