@@ -118,6 +118,7 @@ def test_the_plan_names_the_file_of_each_value(
         ("amp: 3\n", "amp: 3 should be one name"),
         ("recipe: [gpt]\n", "recipe: [gpt] should be one name"),
         ("telemetry.every: 3\n", "telemetry.every is a key of a group: write `telemetry: {every: ...}`"),
+        ('cluster: {time: "1",\n  stop_before: 60}\n', "or say a smaller cluster.stop_before"),
         ("python: /nowhere/python\n", "python=/nowhere/python can't be run on"),
         ("data: {name: mnist, dir: /nowhere}\n", "data.dir=/nowhere is not a folder"),
         ("lr: 0.1\n", "unknown key lr; did you mean train.lr?"),

@@ -119,7 +119,6 @@ VALUES = {
     "steps_per_execution=0": "steps_per_execution=0 must be at least 1",
     "cluster.time=soon": "cluster.time=soon is not a time as Slurm writes it",
     "cluster.time=1 cluster.stop_before=60": "cluster.time=1 is 60 s, and the run would be asked to save and stop",
-    "cluster=slurm cluster.time=3": "or say a smaller cluster.stop_before (command line)",
     "cluster.stop_before=0": "cluster.stop_before=0 must be at least 1 (command line)",
     "cluster=slurm cluster.stop_before=70000": "cluster.stop_before=70000 must be at most 65535 (command line)",
     "cluster=slurm cluster.cpus=0": "cluster.cpus=0 must be at least 1 (command line)",
