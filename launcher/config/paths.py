@@ -54,4 +54,5 @@ def conf_folder() -> Path:
 
 def names_in(group: str, folders: Iterable[Path] = ()) -> list[str]:
     """The names of a group's files, those in a person's own `folders` among them."""
-    return sorted({path.stem for folder in (conf_folder(), *folders) for path in (folder / group).glob("*.yaml")})
+    files = (path for folder in (conf_folder(), *folders) for path in (folder / group).glob("[!.]*.yaml"))
+    return sorted({path.stem for path in files if path.is_file()})

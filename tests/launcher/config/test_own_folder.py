@@ -81,6 +81,8 @@ def test_a_file_that_is_chosen_wins_and_is_a_choice_of_help_and_completion(
     own: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(own, {"config.yaml": "cluster: {account: ml, qos: low}\n", "cluster/big.yaml": "kind: slurm\naccount: big\n"})
+    (own / "cluster/folder.yaml").mkdir()
+    (own / "cluster/.yaml").touch()
     assert config("cluster=big") > {"account: big", "qos: low"}
     assert candidates("amp-launcher cluster=b") == ["cluster=big"]
     assert main(["run", "--help"]) == 0
