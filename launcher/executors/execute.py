@@ -190,7 +190,8 @@ def environment_of(plan: Plan) -> dict[str, str]:
     """The environment of a plan's run that this process starts. A recipe searches the shell's PYTHONPATH as well, where
     the plan found its packages."""
     if not plan.inherits_shell:
-        entries = None if plan.recipe == "script" else plain_start.absolute(os.environ.get("PYTHONPATH"), os.getcwd())
+        searches = plan.recipe != "script" and plan.container is None
+        entries = plain_start.absolute(os.environ.get("PYTHONPATH"), os.getcwd()) if searches else None
         return environment() | ({"PYTHONPATH": entries} if entries else {})
     return job_environment.for_script(os.environ, bare=bool(plan.settings["train"].get("bare")))
 
