@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from launcher.commands.arguments import Parser, chosen, newest
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
-from launcher.runs import ownership
+from launcher.runs import ownership, run_roots
 from launcher.runs.store import Run
 from launcher.ui import summary
 
@@ -45,7 +45,8 @@ def end(verb: str, runs: Sequence[Run], *, now: bool = False) -> int:
 
 def _line(outcome: Ended, *, already: bool) -> str:
     state, why = outcome.seen.state, outcome.why_not
-    if why and state.name == "unreachable":  # the reason has the last known state too
-        return f"not ended: {state.reason}"
+    if why and state.name == "unreachable":
+        # The reason of a run over SSH has its last known state too.
+        return f"not ended: {state.reason if run_roots.is_remote(outcome.seen.run.root) else why}"
     headline = summary.headline(state, time.time())
     return f"{'already ' * already}{headline}{'; not ended: ' if why else ''}{why}"

@@ -21,7 +21,7 @@ from launcher.config import job_environment, shell_record
 from launcher.config.schema import Gpus, SlurmCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
-from launcher.executors.plan_changes import RANKS, RESUME_ARGUMENTS, as_recorded, changes
+from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.taken_back import taken_back
 from launcher.plan import record, slurm_check
 from launcher.plan.model import Plan
@@ -78,8 +78,7 @@ def resume_here(
             )
             for run, plan in zip(chosen, plans, strict=True)
         ]
-        if any(key in RANKS or key.startswith("cluster.") for key in assignments):
-            _check_cluster(plans)
+        _check_cluster(plans, assignments)
         submission.check_plans(plans)
         folders = [run.folder for run in chosen]
         with contextlib.ExitStack() as refused:
@@ -176,8 +175,8 @@ def with_images(plans: Sequence[Plan]) -> list[Plan]:
     return list(map(of_now, plans))
 
 
-def _check_cluster(plans: Sequence[Plan]) -> None:
-    """Refuse what the Slurm cluster can't give. Raises `LauncherError`."""
+def _check_cluster(plans: Sequence[Plan], assignments: Collection[str]) -> None:
+    """Refuse what the Slurm cluster can't give, whose limits may have changed. Raises `LauncherError`."""
     slurm = slurm_probing.probe() if plans[0].queue == "slurm" else None
     if slurm is None:
         return
@@ -186,7 +185,8 @@ def _check_cluster(plans: Sequence[Plan]) -> None:
             cluster = build(SlurmCluster, plan.cluster, prefix="cluster.")
             slurm_check.check_resources(cluster, plan.nodes, Gpus(plan.gpus, plan.gpu_type), slurm)
         except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
+            where = "command line" if error.key in assignments else f"as {plan.run_id} was submitted"
+            raise UsageError(f"{error} ({where})") from None
 
 
 def _check_sharding(plan: Plan) -> None:

@@ -79,7 +79,9 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
 
     Empty if Slurm did not. Raises `Unavailable`.
     """
-    script, answer = submission.script, Path(str(submission.answer))
+    if submission.script is None or submission.answer is None:  # of a damaged record
+        return ""
+    answer = Path(submission.answer)
     with contextlib.suppress(OSError):  # it may have come meanwhile
         if text := answer.read_text(encoding="utf-8"):
             return text
@@ -88,7 +90,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
         raise Unavailable(shown.error)
     if shown.asked < noticed:  # Slurm was asked for another run this moment: too soon to ask again
         raise Unavailable("Slurm has not been asked yet whether it accepted the job")
-    return found(script, answer, shown) if script else ""
+    return found(submission.script, answer, shown)
 
 
 def found(script: str, answer: Path, shown: Answer) -> str:

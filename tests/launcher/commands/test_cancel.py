@@ -42,7 +42,7 @@ def test_a_run_that_is_elsewhere_is_told_of_with_where_and_nothing_else(root, ca
     submit(folder, process)
     store.write_json(folder / "status.json", {"state": "running", "attempt": 1, "process": processes.to_json(process)})
     assert cancel.main(["--now", NAME]) == 3
-    assert capsys.readouterr().out == f"{NAME}  not ended: it runs on n7, which can't be seen from here\n"
+    assert capsys.readouterr().out == f"{NAME}  not ended: it runs on n7: cancel it there\n"
 
 
 def test_cancelling_a_sweep_cancels_all_its_runs(root, capsys):

@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from launcher.code import code_store
 from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.executors.local.start import record_submission
+from launcher.executors.resume import resume_here
 from launcher.executors.slurm import submit
 from launcher.executors.slurm.jobs import job_of
 from launcher.plan.model import Plan
+from launcher.plan.record import to_json
 from launcher.probe import slurm_probing
 from launcher.runs import run_ids, store
 from launcher.runs.schema import Submission
+from launcher.runs.store import Run
 from tests.launcher import run_folders
 from tests.launcher.compare.test_comparison import CONTAINED
 from tests.launcher.run_folders import SWEEP
-from tests.launcher.slurm.test_text import plan_of
+from tests.launcher.slurm.test_text import CLUSTER, partition, plan_of
 
 
 class Programs:
@@ -132,6 +136,27 @@ def test_a_resumed_run_has_an_answer_of_its_own(root: Path, programs: Programs) 
         submit.start([folder], planned)
         recorded = submission(folder)
         assert (recorded.answer, job_of(recorded)) == (f"{folder}/sbatch.{number}.out", str(number + 6))
+
+
+def test_a_resume_is_held_against_the_limits_of_now(
+    root: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folders.finished(root, state="failed")
+    plan = dataclasses.replace(plan_of("gpus=0", "cluster.time=10"), run_root=str(root)).bind(folder.name)
+    store.write_json(folder / "plan.json", to_json(plan))
+    record_submission(folder, queue="slurm", first_attempt=1)
+    code_store.store(Path(plan.code_dir).parent, plan.code, {})
+    smaller = dataclasses.replace(CLUSTER, partitions=(partition("gpu", default=True, max_minutes=5),))
+    monkeypatch.setattr(slurm_probing, "probe", lambda: smaller)
+    over = "is over the 5 minutes that partition gpu allows"
+    monkeypatch.chdir(root)
+    for words, says in (
+        ({}, rf"cluster\.time=10 {over} \(as {folder.name} was submitted\)"),
+        ({"cluster.time": "6"}, rf"cluster\.time=6 {over} \(command line\)"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            resume_here([Run(str(root), folder.name)], words, {}, is_sweep=False)
+    assert not programs.calls() and not list(root.glob("*.silent"))  # as of an answer by the name of None
 
 
 NO_ANSWER = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
