@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from amp_launcher import records
@@ -186,23 +186,22 @@ def _list(path: Path, files: Mapping[str, Path]) -> None:
         json.dump(sorted(files), stream)
 
 
-def prune(place: Path, digest: str, needed: Callable[[], bool]) -> None:
-    """Take away a snapshot that is no longer needed.
+def prune(place: Path, digests: Collection[str], needed: Callable[[Collection[str]], Collection[str]]) -> None:
+    """Take away those snapshots that are no longer needed.
 
-    Without a lock: it is set aside before it is asked for a second time. A run that names it later finds it missing and
-    lays it down anew; one that named it in between gets it back.
+    Without a lock: they are set aside before it is asked for a second time. A run that names one later finds it missing
+    and lays it down anew; one that was named in between is put back.
     """
-    if needed():
-        return
-    target, aside = place / digest, place / f".{digest}.{os.getpid()}.gone"
-    try:
-        target.rename(aside)
-    except OSError:  # gone, or another person's
-        return
-    if needed():
+    aside: dict[str, Path] = {}
+    for digest in {*digests}.difference(needed(digests)):
+        gone = place / f".{digest}.{os.getpid()}.gone"
+        with contextlib.suppress(OSError):  # gone, or another person's
+            aside[digest] = (place / digest).rename(gone)
+    for digest in needed(aside) if aside else ():
         with contextlib.suppress(OSError):  # it was laid down anew meanwhile
-            aside.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
+            aside[digest].rename(place / digest)
+    for gone in aside.values():
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def mark(snapshot: str, token: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.code import code_store, uv_environment
@@ -84,7 +85,7 @@ def empty(roots: Sequence[str]) -> list[tuple[str, int]]:
 
 def _prune_environments(root: str) -> Iterator[tuple[str, int]]:
     for place in ownership.own_folders(root, uv_environment.FOLDER):
-        for name in uv_environment.unused(place, functools.partial(_is_named, root, attempts=True)):
+        for name in uv_environment.unused(place, lambda name: bool(_named(root, [name], attempts=True))):
             folder = place / name
             size = trash.size_of(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
@@ -97,10 +98,9 @@ def _prune_environments(root: str) -> Iterator[tuple[str, int]]:
 
 def check_run_folder(run: Run) -> None:
     """Raises `LauncherError` for anything that is no run folder."""
-    folder, root = run.folder, Path(run.root)
-    # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
-    if not run_ids.is_id(run.id) or folder.parent != root or folder.is_symlink() or not folder.is_dir():
-        raise LauncherError(f"rm: {folder} is no run folder")
+    # With a name of the form of a run id it is an entry of the root itself; a link is not followed.
+    if not run_ids.is_id(run.id) or run.folder.is_symlink() or not run.folder.is_dir():
+        raise LauncherError(f"rm: {run.folder} is no run folder")
 
 
 def delete(run: Run) -> None:
@@ -121,36 +121,35 @@ def _code_of(chosen: Iterable[Run]) -> set[tuple[str, str]]:
 
 def _prune(code: Iterable[tuple[str, str]]) -> None:
     """Delete those of the caller's snapshots that no plan names and no terminal is open in."""
+    digests: dict[str, set[str]] = {}
     for root, digest in code:
+        digests.setdefault(root, set()).add(digest)
+    for root, of_root in digests.items():
         for place in code_store.folders(root):
-            code_store.prune(place, digest, functools.partial(_is_needed, root, place / digest))
+            code_store.prune(place, of_root, functools.partial(_needed, root, place))
 
 
-def _is_needed(root: str, snapshot: Path) -> bool:
-    if _is_named(root, snapshot.name):
-        return True
-    if code_store.is_open(snapshot):
-        print(
-            f"rm: the code in {snapshot} is kept: a `shell` is open in it",
-            file=sys.stderr,
-        )
-        return True
-    return False
+def _needed(root: str, place: Path, digests: Collection[str]) -> set[str]:
+    needed = _named(root, digests)
+    for digest in sorted({*digests} - needed):
+        if code_store.is_open(place / digest):
+            print(f"rm: the code in {place / digest} is kept: a `shell` is open in it", file=sys.stderr)
+            needed.add(digest)
+    return needed
 
 
-def _is_named(root: str, name: str, *, attempts: bool = False) -> bool:
-    """Whether a plan of the caller's names that snapshot or environment. With `attempts`, the plans of earlier attempts
-    count too."""
+def _named(root: str, names: Collection[str], *, attempts: bool = False) -> set[str]:
+    """Those of these snapshots or environments that plans of the caller's name. With `attempts`, the plans of earlier
+    attempts count too."""
+    named: set[str] = set()
     for run in [*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)]:
         if not ownership.is_mine(run.path, root):  # other users run their own
             continue
         for plan in (run.folder / "plan.json", *(run.folder.glob("attempts/*/plan.json") if attempts else ())):
-            try:
-                if name.encode() in plan.read_bytes():
-                    return True
-            except FileNotFoundError:  # deleted, or made this moment
-                continue
-    return False
+            with contextlib.suppress(FileNotFoundError):  # deleted, or made this moment
+                text = plan.read_bytes()
+                named.update(name for name in names if name.encode() in text)
+    return named
 
 
 def _forget_sweeps(deleted: Iterable[Run]) -> None:

@@ -128,8 +128,8 @@ def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
 
 def test_a_snapshot_that_is_named_while_it_goes_is_there_afterwards(root):
     kept = code_of(root, finished(root), "a")
-    answers = iter((False, True))
-    code_store.prune(root / ".code", kept.name, lambda: next(answers))
+    answers = iter(([], [kept.name]))
+    code_store.prune(root / ".code", [kept.name], lambda digests: next(answers))
     assert (kept / "recipe.py").exists()
     assert os.listdir(root / ".code") == [kept.name]
 
