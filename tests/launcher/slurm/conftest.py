@@ -8,7 +8,7 @@ import pytest
 
 from launcher.executors.slurm import jobs, shared
 from tests.launcher.slurm.bench import Bench, cluster_of, end_all
-from tests.launcher.slurm.counted import Cluster
+from tests.launcher.slurm.counted import Programs
 from tests.launcher.slurm.trainers import Moments, undisturbed
 from tests.testbed.facts import Testbed
 
@@ -22,8 +22,8 @@ def slurm(testbed: Testbed, tmp_path: Path) -> Iterator[Testbed]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    stand_ins = Cluster(tmp_path / "programs")
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
+    stand_ins = Programs(tmp_path / "programs")
     monkeypatch.setenv("PATH", f"{stand_ins.folder}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.delenv("LAUNCHER_ASK_EVERY", raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,31 +14,37 @@ from launcher.runs import store
 from launcher.runs.states import State
 from tests.launcher import run_folders
 
-STAND_IN = """#!/bin/sh
-[ "$*" = --helpformat ] && exec echo JobID State ExitCode Reason SystemComment AdminComment Comment
-echo "$(date +%s.%N) ${0##*/}" >>CALLS
-cat "FOLDER/${0##*/}.out" 2>/dev/null
-exit $(cat "FOLDER/${0##*/}.code" 2>/dev/null || echo 0)
-"""
+ACCOUNTS = "JobID State ExitCode Reason SystemComment AdminComment Comment"
+"""What sacct can be asked for."""
 
 
-class Cluster:
-    """squeue, sacct and scancel that print what a test says and note each call."""
+class Programs:
+    """Programs of Slurm that do what a test says. `sbatch` gives the ids 7, 8 and so on; the others print nothing."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._calls = folder, folder / "calls"
+        self.folder = folder
         folder.mkdir()
-        for name in ("squeue", "sacct", "scancel"):
-            (folder / name).write_text(STAND_IN.replace("CALLS", str(self._calls)).replace("FOLDER", str(folder)))
-            (folder / name).chmod(0o755)
+        self.does("sbatch", "echo $(($(wc -l <CALLS) + 6))")
+        for name in ("sinfo", "scancel"):
+            self.does(name, "true")
+        self.says()
+
+    def does(self, name: str, text: str) -> None:
+        calls = f"{self.folder}/{name}.calls"
+        asked = f'[ "$*" = --helpformat ] && exec echo {ACCOUNTS}\necho "$*" >>{calls}'
+        (self.folder / name).write_text(f"#!/bin/sh\n{asked}\n{text.replace('CALLS', calls)}\n")
+        (self.folder / name).chmod(0o755)
 
     def says(self, squeue: str = "", sacct: str = "", code: int = 0) -> None:
-        (self.folder / "squeue.out").write_text(squeue)
-        (self.folder / "squeue.code").write_text(str(code))
-        (self.folder / "sacct.out").write_text(sacct)
+        self.does("squeue", f"printf %s {shlex.quote(squeue)}; exit {code}")
+        self.does("sacct", f"printf %s {shlex.quote(sacct)}")
 
-    def calls(self, name: str = "squeue") -> int:
-        return self._calls.read_text().count(name) if self._calls.exists() else 0
+    def calls(self, name: str = "sbatch") -> list[str]:
+        path = self.folder / f"{name}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def count(self, name: str = "squeue") -> int:
+        return len(self.calls(name))
 
 
 class Job(NamedTuple):

@@ -18,7 +18,7 @@ from launcher.runs.schema import Submission
 from launcher.runs.states import SILENT
 from tests.launcher import run_folders
 from tests.launcher.run_folders import SWEEP
-from tests.launcher.slurm.counted import Cluster, submitted
+from tests.launcher.slurm.counted import Programs, submitted
 
 FIRST = "20260101-000000-red-crane"
 RUNNING = {"state": "running"}
@@ -47,23 +47,23 @@ CANCELLED = "it was cancelled in Slurm (job 7)"
     ],
 )
 def test_a_run_that_comes_after_another_says_what_it_waits_for_or_why_it_never_started(
-    root: Path, cluster: Cluster, after: str | None, first: str | None, row: str, reason: str
+    root: Path, programs: Programs, after: str | None, first: str | None, row: str, reason: str
 ) -> None:
     folder = run_folders.finished(root, FIRST, state=first or "done")
     if first is None:
         shutil.rmtree(folder)
     job = submitted(root, plan={"schema": 1, "after": after})
-    cluster.says(f"7|{row}|{job.folder}/run.sh\n")
+    programs.says(f"7|{row}|{job.folder}/run.sh\n")
     assert job.look().reason == reason
 
 
 def test_of_many_runs_that_it_waits_for_those_that_have_not_ended_are_named_and_no_more_than_a_few(
-    root: Path, cluster: Cluster
+    root: Path, programs: Programs
 ) -> None:
     cells = run_folders.sweep(root, MOST_NAMED + 2, state="running")
     store.write_json(cells[0] / "status.json", {**store.read_json(cells[0] / "status.json"), "state": "done"})
     job = submitted(root, plan={"schema": 1, "after": SWEEP})
-    cluster.says(job.row("PENDING", "Dependency"))
+    programs.says(job.row("PENDING", "Dependency"))
     named = ", ".join(cell.name for cell in cells[1 : MOST_NAMED + 1])
     assert job.look().reason == f"waiting for {named}, ..., which it comes after"
     shutil.rmtree(cells[-1])
@@ -83,40 +83,40 @@ def test_of_many_runs_that_it_waits_for_those_that_have_not_ended_are_named_and_
     ],
 )
 def test_how_a_job_ended_is_told_by_sacct_and_kept_when_slurm_forgets_it(
-    root: Path, cluster: Cluster, status: dict[str, object] | None, row: str, name: str, reason: str
+    root: Path, programs: Programs, status: dict[str, object] | None, row: str, name: str, reason: str
 ) -> None:
     job = submitted(root, status=status)
     os.utime(job.folder / "sbatch.1.out", (time.time() - 60,) * 2)
-    cluster.says("", f"6|COMPLETED|0:0\n7|RUNNING|0:0\n7|{row}\n")
+    programs.says("", f"6|COMPLETED|0:0\n7|RUNNING|0:0\n7|{row}\n")
     for _ in range(2):
         seen = job.look()
         assert (seen.name, seen.reason.endswith(reason)) == (name, True), seen
         shutil.rmtree(os.environ["XDG_STATE_HOME"])
-        cluster.says()
+        programs.says()
 
 
-def test_a_job_that_slurm_killed_over_its_memory_is_known_by_the_end_of_its_log(root: Path, cluster: Cluster) -> None:
+def test_a_job_that_slurm_killed_over_its_memory_is_known_by_the_end_of_its_log(root: Path, programs: Programs) -> None:
     job, log = submitted(root, status=RUNNING), root / "launch.log"
     record = store.read_json(job.folder / "submission.json")
     store.write_json(job.folder / "submission.json", {**record, "log": str(log)})
-    cluster.says(job.row("FAILED", "NonZeroExitCode"))
+    programs.says(job.row("FAILED", "NonZeroExitCode"))
     assert "memory" not in job.look().reason
     for text, found in (("Exceeded job memory limit" + "." * 4096, False), ("." * 4096 + "oom-kill", True)):
         log.write_text(text)
         assert ("more memory than it had asked for" in job.look().reason) is found
 
 
-def test_while_sacct_fails_the_end_of_a_job_is_unknown(root: Path, cluster: Cluster) -> None:
+def test_while_sacct_fails_the_end_of_a_job_is_unknown(root: Path, programs: Programs) -> None:
     job = submitted(root, status=RUNNING)
-    cluster.says("")
-    (cluster.folder / "sacct.code").write_text("1")
+    programs.says("")
+    programs.does("sacct", "exit 1")
     seen = job.look()
     assert seen.name == "unreachable"
     assert seen.reason == "squeue no longer lists job 7, and how it ended is not known: sacct failed: exit code 1"
 
 
-def test_sacct_names_the_elements_of_an_array_that_never_started_together(cluster: Cluster) -> None:
-    cluster.says("", "7_[0-2,5,10-20:5%2]|CANCELLED by 0|0:0\n7_3|FAILED|1:0\n8_[1...]|PENDING|0:0\n8|PENDING|0:0\n")
+def test_sacct_names_the_elements_of_an_array_that_never_started_together(programs: Programs) -> None:
+    programs.says("", "7_[0-2,5,10-20:5%2]|CANCELLED by 0|0:0\n7_3|FAILED|1:0\n8_[1...]|PENDING|0:0\n8|PENDING|0:0\n")
     wanted = {f"7_{index}" for index in (0, 2, 3, 4, 5, 10, 11, 20, 21)}
     rows = jobs.accounted({*wanted, "7", "8_1"}, None).rows
     states = {job: found[-1].state for job, found in rows.items()}
@@ -131,7 +131,7 @@ def test_a_waiting_job_says_why_in_words_or_as_slurm_does() -> None:
         assert jobs.waits_for(jobs.Row("PENDING", reason)) == words
 
 
-def test_many_jobs_are_cancelled_in_parts_and_a_failure_is_that_of_its_part(tmp_path: Path, cluster: Cluster) -> None:
+def test_many_jobs_are_cancelled_in_parts_and_a_failure_is_that_of_its_part(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "answer").write_text("7\n")
     asked = {
         f"/runs/{index}": Files(
@@ -140,16 +140,16 @@ def test_many_jobs_are_cancelled_in_parts_and_a_failure_is_that_of_its_part(tmp_
         for index in range(501)
     }
     assert backend.end(asked, 0) == {}
-    assert cluster.calls("scancel") == 2
-    (cluster.folder / "scancel").write_text("#!/bin/sh\n[ $# -gt 2 ] || { echo 'scancel: error: no' >&2; exit 1; }\n")
+    assert programs.count("scancel") == 2
+    programs.does("scancel", "[ $# -gt 2 ] || { echo 'scancel: error: no' >&2; exit 1; }")
     failed = backend.end(asked, 0)
     assert list(failed.values()) == ["scancel failed: no"]
 
 
-def test_a_job_that_nobody_knows_is_not_cancelled_and_said_so(root: Path, cluster: Cluster) -> None:
+def test_a_job_that_nobody_knows_is_not_cancelled_and_said_so(root: Path, programs: Programs) -> None:
     job = submitted(root)
     (job.folder / "sbatch.1.out").unlink()
     (job.folder / "sbatch.1.failed").touch()
     files = run_files.load(str(job.folder))
     assert backends.end({str(job.folder): files}, 0) == {str(job.folder): "nobody knows its job: sbatch refused it"}
-    assert cluster.calls("scancel") == 0
+    assert programs.count("scancel") == 0

@@ -23,34 +23,8 @@ from launcher.runs.store import Run
 from tests.launcher import run_folders
 from tests.launcher.compare.test_comparison import CONTAINED
 from tests.launcher.run_folders import SWEEP
+from tests.launcher.slurm.counted import Programs
 from tests.launcher.slurm.test_text import CLUSTER, partition, plan_of
-
-
-class Programs:
-    """Programs of Slurm that do what a test says. `sbatch` gives the ids 7, 8 and so on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.does("sbatch", "echo $(($(wc -l <CALLS) + 6))")
-        for name in ("sinfo", "scancel"):  # the one is begun beside scontrol, the other by the fixture `root`
-            self.does(name, "true")
-
-    def does(self, name: str, text: str) -> None:
-        noted = f'echo "$*" >>{self.folder}/{name}.calls\n{text}\n'.replace("CALLS", f"{self.folder}/{name}.calls")
-        (self.folder / name).write_text(f"#!/bin/sh\n{noted}")
-        (self.folder / name).chmod(0o700)
-
-    def calls(self, name: str = "sbatch") -> list[str]:
-        path = self.folder / f"{name}.calls"
-        return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=":")
-    monkeypatch.delenv("SLURM_CONF", raising=False)
-    return Programs(tmp_path / "programs")
 
 
 def cells(root: Path, *plans: Plan) -> tuple[list[Path], list[Plan]]:
