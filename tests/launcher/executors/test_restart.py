@@ -54,7 +54,7 @@ def ended(folder: Path) -> State:
 
 def test_a_hang_starts_the_run_again_from_its_last_checkpoint_until_it_is_done(root: Path, tmp_path: Path) -> None:
     text = STEPS.replace("FAULT", "step == 3 and attempt == 1 and time.sleep(1000)")
-    watch = (f"watchdog.after={patience.scaled(2):g}", "watchdog.action=restart", "restart.max=2")
+    watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=2")
     folder = run(tmp_path, root, text, "amp=o0", *watch)
     assert ended(folder)._replace(started=None, ended=None, before=0) == State("done", attempt=2, exit_code=0)
     assert "begun at 3" in (folder / "attempts/2/stdout.log").read_text()
@@ -65,7 +65,7 @@ def test_a_hang_starts_the_run_again_from_its_last_checkpoint_until_it_is_done(r
 
 def test_what_hangs_at_the_same_step_twice_has_failed(root: Path, tmp_path: Path) -> None:
     text = STEPS.replace("FAULT", "step == 3 and time.sleep(1000)").replace('"step": step + 1', '"step": step')
-    watch = (f"watchdog.after={patience.scaled(2):g}", "watchdog.action=restart", "restart.max=5")
+    watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=5")
     folder = run(tmp_path, root, text, "amp=o0", *watch)
     seen = ended(folder)
     # It saves before each step, so that its second attempt takes one too: without a step there is an hour.

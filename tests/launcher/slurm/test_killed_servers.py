@@ -73,7 +73,8 @@ def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Mo
 def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
-    folder = trainers.start(trainers.plan("cluster.nodelist=n1", "restart.max=1", pace=1.5))
+    # Its first attempt isn't done before Slurm starts the second one.
+    folder = trainers.start(trainers.plan("cluster.nodelist=n1", "restart.max=1", pace=4.0))
     saved(folder, EVERY)
     first, before = processes(folder), shell(folder)
     cluster.kill("slurmd-n1")

@@ -47,14 +47,14 @@ while step < 200:
         torch.save({"net": net.state_dict(), "step": step}, aside)
         aside.rename(path)
     later = job.checkpoint_dir().parent.joinpath("attempts/2").exists()
-    time.sleep(float(os.environ.get("PACE", 0.1 if later else 0.3)))
+    time.sleep(float(os.environ.get("PACE", 0.1 if later else 1.0)))  # not done before a rank is halted
 print("end", [weight.double().sum().item().hex() for weight in net.parameters()], flush=True)
 """
 
 
 def requests(root: Path) -> dict[str, tuple[str, ...]]:
     (root / "train.py").write_text(SCRIPT)
-    watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=1")
+    watch = (f"watchdog.after={patience.scaled(20):g}", "watchdog.action=restart", "restart.max=1")
     ranks = ("train.processes=2", "cluster.cpus=2", "amp=o0")
     script = ("recipe=script", "script=train.py")
     quick = f"python={warm.python()}"

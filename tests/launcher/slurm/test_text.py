@@ -24,6 +24,7 @@ from launcher.script.render import array, render
 from launcher.script.slurm_header import header, shape
 from tests import golden
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.slurm.counted import Programs
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -415,19 +416,39 @@ def test_cells_of_equal_resources_share_a_shape_and_others_do_not() -> None:
     assert shape(plan_of("gpus=0", "cluster.mem=1G")) != shape(plan_of("gpus=0", "cluster.mem=2G"))
 
 
-def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_share(tmp_path: Path) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text("#!/bin/sh\ncase $1 in show) seq 4 ;; *) echo x NodeAddr=127.0.0.1 x ;; esac\n")
-    scontrol.chmod(0o755)
-    text = bash_files.text("launcher.script", "slurm.sh") + 'set_rendezvous; echo "$MASTER_PORT,$LAUNCHER_WORKERS"'
+def of_job(calls: str, **environment: str) -> str:
+    """What the bash of a Slurm job prints."""
+    text = f"{bash_files.text('launcher.script', 'slurm.sh')}\n{calls}"
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **environment}
+    return subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True).stdout.strip()
+
+
+def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_share(programs: Programs) -> None:
+    programs.does("scontrol", "case $1 in show) seq 4 ;; *) echo x NodeAddr=127.0.0.1 x ;; esac")
     ports: list[str] = []
     for job in range(2000, 2006):
-        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "n[1-4]"}
-        done = subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True)
-        first, *workers = done.stdout.strip().split(",")
-        assert (len(workers), workers[0]) == (4, f"127.0.0.1:{first}"), done
+        calls = 'set_rendezvous; echo "$MASTER_PORT,$LAUNCHER_WORKERS"'
+        first, *workers = of_job(calls, SLURM_JOB_ID=str(job), SLURM_JOB_NODELIST="n[1-4]").split(",")
+        assert (len(workers), workers[0]) == (4, f"127.0.0.1:{first}")
         ports += workers
     assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize(
+    ("planned", "by"),
+    [
+        ("8 root priority n1", " by job 8 (root, partition priority)"),
+        ("8 root priority n9", ""),
+        ("8 root priority (null)", ""),
+        ("8 root priority n1\n9 mei gpu n2", ""),
+    ],
+)
+def test_a_preempted_job_names_the_one_that_alone_is_planned_on_its_nodes(
+    programs: Programs, planned: str, by: str
+) -> None:
+    programs.says(f"{planned}\n")
+    programs.does("scontrol", "echo $3 | tr , '\\n'")
+    assert of_job("sleep() { :; }; preempted", SLURM_JOB_NODELIST="n1,n2") == f"preempted{by}"
 
 
 @pytest.mark.parametrize(
@@ -435,11 +456,7 @@ def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_sh
     [("JobId=7 PreemptTime=2026-11-27T20:51:08 x", "preemption"), ("JobId=7 PreemptTime=None x", ""), ("", "")],
 )
 def test_ranks_that_end_before_their_script_heard_of_the_preemption_are_preempted(
-    tmp_path: Path, job: str, asked: str
+    programs: Programs, job: str, asked: str
 ) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\necho '{job}'\n")
-    scontrol.chmod(0o755)
-    text = bash_files.text("launcher.script", "slurm.sh") + 'LAUNCHER_ASKED=; hear_late; echo "$LAUNCHER_ASKED"'
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    assert subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True).stdout == f"{asked}\n"
+    programs.does("scontrol", f"echo '{job}'")
+    assert of_job('LAUNCHER_ASKED=; hear_late; echo "$LAUNCHER_ASKED"') == asked
