@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from launcher import safe_files
-from launcher.runs import ownership, run_roots
+from launcher.runs import ownership, remote_record, run_roots
 from launcher.runs.run_ids import Named
-from launcher.runs.schema import PlanRecord, PointerRecord
+from launcher.runs.schema import PlanRecord
 from launcher.runs.store import COPY, POINTER, Run, read
 
 _AT_ONCE = 16
@@ -46,6 +46,7 @@ def _name_of(run: Run) -> tuple[str | None, bool]:
     The plan of a run on another host is a copy, which that host may change: the pointer has the name as it was typed.
     """
     if run_roots.is_remote(run.root):
-        return read(PointerRecord, f"{run.path}/{POINTER}", own_in=run.root).name, True
+        pointer = remote_record.read(run.folder)
+        return pointer and pointer.name, True
     is_own = ownership.is_mine(run.path, run.root) and not os.path.exists(f"{run.path}/{COPY}")
     return read(PlanRecord, f"{run.path}/plan.json", ("name",), own_in=run.root if is_own else None).name, is_own

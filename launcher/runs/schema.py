@@ -45,7 +45,7 @@ class Submission(NamedTuple):
     """submission.json: where the run was submitted, and what finds it there."""
 
     id: str | None = None
-    """The folder's, which keeps it when it is moved; None in an older one."""
+    """The folder's, which keeps it when it is moved."""
     folder: str | None = None
     """Where the folder was then."""
     queue: str | None = None
@@ -60,12 +60,6 @@ class Submission(NamedTuple):
     script: str | None = None
     log: str | None = None
     slurm_conf: str | None = None
-
-
-class PointerRecord(NamedTuple):
-    """elsewhere.json: the caller's name for the run. `remote_record` reads the rest."""
-
-    name: str | None = None
 
 
 class Stopped(NamedTuple):

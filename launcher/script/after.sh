@@ -26,7 +26,7 @@ wait_for_others() {
 }
 
 other_state() { # folder of a run: in $other_is waits, done, or how else it ended
-  local status submission first
+  local status submission
   for _ in 1 2; do # a process that is gone may have written its last state since it was read
     if [ ! -d "$1" ]; then
       other_is="is gone"
@@ -37,10 +37,8 @@ other_state() { # folder of a run: in $other_is waits, done, or how else it ende
     fi
     submission=$(cat "$1/submission.json" 2>/dev/null)
     status=$(cat "$1/status.json" 2>/dev/null)
-    first=1
-    [[ $submission =~ \"first_attempt\":\ ([0-9]+) ]] && first=${BASH_REMATCH[1]}
     if [[ $status =~ ^\{\"schema\":\ 1,\ \"state\":\ \"([a-z]+)\",\ \"attempt\":\ ([0-9]+) ]] &&
-      [ "${BASH_REMATCH[2]}" -ge "$first" ]; then
+      [ "${BASH_REMATCH[2]}" -ge "$(first_attempt "$1")" ]; then
       other_is=${BASH_REMATCH[1]}
       [ ! -e "$1/cancelled" ] || [ "$other_is" = "done" ] || [ "$other_is" = running ] || other_is=cancelled
       case $other_is in

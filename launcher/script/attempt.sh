@@ -61,6 +61,10 @@ write_status() { # in a subshell: one writer, written aside, renamed
   } >"$LAUNCHER_RUN/.status.json" && mv -f "$LAUNCHER_RUN/.status.json" "$LAUNCHER_RUN/status.json"
 }
 
+first_attempt() { # folder of a run: the first attempt of its newest submission
+  [[ $(cat "$1/submission.json" 2>/dev/null) =~ \"first_attempt\":\ ([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 1
+}
+
 now() { TZ=UTC0 printf '%(%Y-%m-%dT%H:%M:%SZ)T' -1; }
 
 seconds_before() { # that earlier attempts ran: the last one until its end, or until its logs were last written to

@@ -62,8 +62,8 @@ notice_of_sweep() { # by the last of its runs that ends; of a search, by the lau
 }
 
 ended_as() { # folder, its status: in $state how the run ended; fails where it has not
-  local first=1
-  [[ $(cat "$1/submission.json" 2>/dev/null) =~ \"first_attempt\":\ ([0-9]+) ]] && first=${BASH_REMATCH[1]}
+  local first
+  first=$(first_attempt "$1")
   state=cancelled
   if [[ $2 =~ \"state\":\ \"([a-z]+)\",\ \"attempt\":\ ([0-9]+) ]] && [ "${BASH_REMATCH[2]}" -ge "$first" ]; then
     state=${BASH_REMATCH[1]}

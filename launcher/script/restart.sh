@@ -39,7 +39,7 @@ restart_instead() { # reason of a failure: sets LAUNCHER_AGAIN_BECAUSE, else LAU
 end_if_in_vain() {
   local last=$((LAUNCHER_ATTEMPT - 1)) ended why='' counted=slurm step saved before used same
   ended=$(cat "$LAUNCHER_RUN/attempts/$last/ended.json" 2>/dev/null)
-  [[ $ended == *'"state": "interrupted"'* ]] && [ "$last" -ge "$(first_attempt)" ] || return 0
+  [[ $ended == *'"state": "interrupted"'* ]] && [ "$last" -ge "$(first_attempt "$LAUNCHER_RUN")" ] || return 0
   [[ $ended =~ \"reason\":\ \"([^\"]*) ]] && why=${BASH_REMATCH[1]}
   [[ $why != "its node"*failed* ]] || counted=''
   look_back "$last"
@@ -74,11 +74,6 @@ look_back() { # attempt that ended: sets $step and $saved, where it left off; $b
     fi
     before=$at
   done
-}
-
-first_attempt() { # of this submission
-  [[ $(cat "$LAUNCHER_RUN/submission.json" 2>/dev/null) =~ \"first_attempt\":\ ([0-9]+) ]]
-  echo "${BASH_REMATCH[1]:-1}"
 }
 
 contradicted() { # attempt: it ran in another mode, and would do so again

@@ -280,14 +280,10 @@ def test_a_run_whose_code_or_python_is_gone_or_whose_gpus_are_taken_is_refused(f
     assert record(failed, "status.json")["attempt"] == 1
 
 
-@pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("what", ["root", "run", "name"])
-def test_a_folder_that_was_moved_goes_on_where_it_is(failed, tmp_path, capsys, what, is_old):
+def test_a_folder_that_was_moved_goes_on_where_it_is(failed, tmp_path, capsys, what):
     before, there = failed.parent, tmp_path / "there" / "runs"
     there.parent.mkdir()
-    if is_old:  # as folders of before they carried an id
-        submitted = record(failed, "submission.json")
-        (failed / "submission.json").write_text(json.dumps({**submitted, "id": None, "folder": None}))
     if what == "root":
         before.rename(there)
     else:

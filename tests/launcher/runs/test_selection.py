@@ -3,7 +3,9 @@ import os
 import pytest
 
 from launcher.errors import UsageError
-from launcher.runs import run_roots, selection, store
+from launcher.runs import remote_record, run_roots, selection, store
+from launcher.runs.address import Address
+from launcher.runs.remote_record import Pointer
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from tests.launcher import users
@@ -137,7 +139,7 @@ def test_a_run_on_a_host_has_the_name_that_was_typed_here_whatever_its_host_says
     finished(root, "20260101-000000-tall-lotus")
     far = finished(tmp_path / "state/launcher/elsewhere", "20260102-000000-calm-lake")
     roots = [root, run_roots.remote()]
-    store.write_json(far / "elsewhere.json", {"name": "tall-l"})
+    remote_record.write(far, Pointer(address=Address("box"), root="/runs", token="t", name="tall-l"))
     for said in ({}, {"name": "tall-lotus"}):
         store.write_json(far / "plan.json", said)
         assert find("tall-l", *roots) == one(run_roots.remote(), far.name)
