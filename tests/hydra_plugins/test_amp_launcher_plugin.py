@@ -28,8 +28,8 @@ from hydra.test_utils.launcher_common_tests import (
 
 from launcher.__main__ import main
 from launcher.executors import backends
-from launcher.runs import run_files, selection, store
-from tests.launcher.run_folders import until
+from launcher.runs import selection, store
+from tests.launcher.run_folders import end_all, until
 from tests.launcher.slurm.bench import enter
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MARK", "of this shell")
     folder = tmp_path / "runs"
     yield folder
-    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+    end_all(folder)
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import submitit  # noqa: F401 (first: its import closes all handlers of logging, and absl's closes what pytest captures in)
 
-from launcher.executors import backends
-from launcher.runs import run_files, run_roots, selection
+from launcher.runs import run_roots
 from tests.launcher.browser import browser
+from tests.launcher.run_folders import end_all
 from tests.launcher.stand_in import make_program
 
 assert browser
@@ -32,4 +32,4 @@ def root(tmp_path):
     folder.mkdir()
     run_roots.remember(folder)
     yield folder
-    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+    end_all(folder)

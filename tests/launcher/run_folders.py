@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.executors import backends
 from launcher.executors.backends import states_of
-from launcher.runs import processes, store
+from launcher.runs import processes, run_files, selection, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from tests import patience
@@ -190,6 +191,12 @@ def until(true: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(every)
     return value
+
+
+def end_all(root: Path) -> None:
+    """End every run of a root."""
+    runs = selection.newest([str(root)], 10_000)
+    backends.end({run.path: run_files.load(run.path) for run in runs}, 0)
 
 
 def shell_of(folder: Path) -> int:

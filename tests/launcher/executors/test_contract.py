@@ -36,10 +36,10 @@ from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
-from launcher.runs import run_files, run_roots, selection
+from launcher.runs import run_roots, selection
 from launcher.runs.store import Run
 from launcher.ssh import host
-from tests.launcher.run_folders import until
+from tests.launcher.run_folders import end_all, until
 from tests.launcher.slurm.bench import enter
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.ways import configuration
@@ -66,9 +66,7 @@ def make(
     if request.param == "local":
         folder, words = here(tmp_path)
         yield lambda: LocalExecutor(folder, words)
-        backends.end(
-            {str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0
-        )
+        end_all(folder)
         return
     testbed = request.getfixturevalue("testbed")
     enter(testbed, monkeypatch)
@@ -88,8 +86,7 @@ def make(
         else:
             yield lambda: SlurmExecutor(folder, [*words, "gpus=0"], login="box")
         host.close_all()
-    runs = selection.newest([str(folder)], 1000)
-    backends.end({run.path: run_files.load(run.path) for run in runs}, 0)
+    end_all(folder)
     shutil.rmtree(folder.parent / "runs", ignore_errors=True)
 
 

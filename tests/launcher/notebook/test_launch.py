@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from launcher import LauncherError, SlurmExecutor, execute, find, launch
-from launcher.executors import backends
 from launcher.notebook import runs as notebook_runs
 from launcher.notebook.runs import Runs
-from launcher.runs import run_files, selection
+from launcher.runs import selection
 from launcher.ssh import host
 from tests.launcher import warm
-from tests.launcher.run_folders import until
+from tests.launcher.run_folders import end_all, until
 from tests.launcher.slurm.bench import enter
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.ways import configuration
@@ -165,6 +164,5 @@ def test_the_same_words_reach_a_cluster_and_a_host(
         assert json.dumps(runs[0].result()["eval"]) == '{"accuracy": 0.5}'
     finally:
         host.close_all()
-        folders = selection.newest([f"{there}/runs"], 10)
-        backends.end({run.path: run_files.load(run.path) for run in folders}, 0)
+        end_all(there / "runs")
         shutil.rmtree(there, ignore_errors=True)

@@ -24,8 +24,8 @@ from launcher.runs.store import Run
 from launcher.search import driver
 from launcher.search.study import Study
 from tests.launcher.executors.test_notices import program, told
-from tests.launcher.run_folders import command, until
-from tests.launcher.slurm.bench import end_all, enter
+from tests.launcher.run_folders import command, end_all, until
+from tests.launcher.slurm.bench import enter
 
 SCRIPT = """
 import os, sys, time

@@ -14,12 +14,11 @@ import pytest
 
 from launcher.code import code_store
 from launcher.code.job_files import code_files
-from launcher.executors import backends
 from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.runs import run_files, selection, store
+from launcher.runs import store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.ssh.probe_client import probe
@@ -46,12 +45,6 @@ def cluster_of(testbed: Testbed, folder: Path) -> Iterator[Testbed]:
         enter(testbed, patch)
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield testbed
-
-
-def end_all(root: Path) -> None:
-    """Cancel the jobs of a run root."""
-    runs = selection.newest([str(root)], 10_000)
-    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in runs}, 0)
 
 
 class Bench:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.executors.slurm import jobs, shared
-from tests.launcher.slurm.bench import Bench, cluster_of, end_all
+from tests.launcher.run_folders import end_all
+from tests.launcher.slurm.bench import Bench, cluster_of
 from tests.launcher.slurm.counted import Programs
 from tests.launcher.slurm.trainers import Moments, undisturbed
 from tests.testbed.facts import Testbed

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.amp_launcher.torch.trainers import result
-from tests.launcher.slurm.bench import end_all, ended
+from tests.launcher.run_folders import end_all
+from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.trainers import LONG, output_of
 from tests.testbed.facts import Testbed
 

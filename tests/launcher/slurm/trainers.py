@@ -29,7 +29,8 @@ from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.amp_launcher.torch import trainers
 from tests.launcher.hosts import spec_of
-from tests.launcher.slurm.bench import end_all, job_of, state, until
+from tests.launcher.run_folders import end_all
+from tests.launcher.slurm.bench import job_of, state, until
 from tests.testbed.facts import Testbed
 
 STEPS = 24

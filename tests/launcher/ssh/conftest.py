@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.executors import backends
-from launcher.runs import run_files, selection
 from launcher.ssh import host, session
+from tests.launcher.run_folders import end_all
 from tests.launcher.ssh import ways
 from tests.launcher.ssh.far import Far
 from tests.launcher.ssh.hostile import Hostile
@@ -32,9 +31,7 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     far.program("python", PROGRAM)
     yield far
     host.close_all()
-    backends.end(
-        {str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(far.root)], 1000)}, 0
-    )
+    end_all(far.root)
     shutil.rmtree(there, ignore_errors=True)
 
 

@@ -11,7 +11,8 @@ import pytest
 from launcher.__main__ import main
 from launcher.runs import selection, store
 from tests.launcher import uv_projects
-from tests.launcher.slurm.bench import cluster_of, end_all, ended
+from tests.launcher.run_folders import end_all
+from tests.launcher.slurm.bench import cluster_of, ended
 from tests.launcher.ssh.far import Done
 
 JOB = ("amp=none", "telemetry.every=0")
