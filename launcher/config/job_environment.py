@@ -123,11 +123,19 @@ def for_script(environment: Mapping[str, str], *, bare: bool) -> dict[str, str]:
     functions = [name for name in own if name.startswith("BASH_FUNC_") and name not in _PLACE]
     obeyed = {name: own.pop(name) for name in (*functions, *_OF_BASH) if name in own}
     given_back = obeyed | {name: own[name] for name in plain_start.REPLACED if name in own}
-    # Python would take relative entries from the folder in which the wrapper starts.
-    if entries := plain_start.absolute(own.get("PYTHONPATH"), os.getcwd()):
-        own["PYTHONPATH"] = entries
+    own |= search_path(own, os.getcwd())
     kept = {f"{plain_start.OF_SHELL}{name}": value for name, value in given_back.items()}
     return {**own, **kept, plain_start.UMASK: f"{_umask():o}"}
+
+
+def search_path(
+    environment: Mapping[str, str], folder: str, *, queued: bool = False, contained: bool = False
+) -> dict[str, str]:
+    """The PYTHONPATH that a job takes from the process that starts it in that folder, absolute, and with which its
+    Python is asked beforehand. None in a container, whose image has its own packages, nor in a queue, whose nodes get
+    nothing of the shell."""
+    entries = None if queued or contained else plain_start.absolute(environment.get("PYTHONPATH"), folder)
+    return {"PYTHONPATH": entries} if entries else {}
 
 
 def _umask() -> int:

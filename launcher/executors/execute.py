@@ -14,7 +14,6 @@ from typing import Any
 
 import launcher
 from amp_launcher import records
-from amp_launcher.around import plain_start
 from launcher.code import code_store, snapshot, user_code
 from launcher.code.snapshot import Code
 from launcher.config import job_environment, shell_record
@@ -187,13 +186,11 @@ def environment() -> dict[str, str]:
 
 
 def environment_of(plan: Plan) -> dict[str, str]:
-    """The environment of a plan's run that this process starts. A recipe searches the shell's PYTHONPATH as well, where
-    the plan found its packages."""
-    if not plan.inherits_shell:
-        searches = plan.recipe != "script" and plan.container is None
-        entries = plain_start.absolute(os.environ.get("PYTHONPATH"), os.getcwd()) if searches else None
-        return environment() | ({"PYTHONPATH": entries} if entries else {})
-    return job_environment.for_script(os.environ, bare=bool(plan.settings["train"].get("bare")))
+    """The environment of a plan's run that this process starts."""
+    if plan.inherits_shell:
+        return job_environment.for_script(os.environ, bare=bool(plan.settings["train"].get("bare")))
+    queued, contained = plan.queue == "slurm", plan.container is not None
+    return environment() | job_environment.search_path(os.environ, os.getcwd(), queued=queued, contained=contained)
 
 
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:

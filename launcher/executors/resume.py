@@ -193,7 +193,8 @@ def _check_sharding(plan: Plan) -> None:
     """Refuse parallel=fsdp with a torch that can't shard. Raises `UsageError`."""
     if plan.settings["parallel"] != "fsdp" or plan.container is not None or plan.setup:
         return  # which torch an image has, or what `cluster.setup` loads, isn't known
-    _, packages = pythons.look_into(plan.python)
+    searched = job_environment.search_path(os.environ, os.getcwd(), queued=plan.queue == "slurm")
+    _, packages = pythons.look_into(plan.python, searched)
     if "torch" in packages and (problem := sharding_problem(packages["torch"])):
         raise UsageError(f"{problem} (command line)")
 

@@ -93,7 +93,7 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
             f"{'.'.join(map(str, PYTHON_FLOOR))}; name a newer one with python=, or use a container",
             "python",
         )
-    if framework not in (*facts.packages, "none") and not bare:
+    if framework not in (*facts.packages, "none") and not bare and not is_loaded(spec, facts):
         others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
         there = f"; it has {' and '.join(others)}" if others else ""
         remote = _REMOTE if spec.launch.cluster.kind == "local" else ""
@@ -101,6 +101,12 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     setup = spec.launch.cluster.setup  # what it loads isn't known
     if spec.training.parallel == "fsdp" and not setup and (problem := sharding_problem(facts.packages[framework])):
         raise SettingsError(f"{problem}, or name another Python with python=", "parallel")
+
+
+def is_loaded(spec: JobSpec, facts: Facts) -> bool:
+    """Whether only what `cluster.setup` loads may have the framework that this host's Python lacks."""
+    lacking = facts.python_version and spec.training.framework not in (*facts.packages, "none")
+    return bool(spec.launch.cluster.setup and lacking) and spec.launch.container.kind == "none"
 
 
 def _without(framework: str, facts: Facts, there: str, remote: str) -> str:

@@ -84,15 +84,16 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
     for check in _PYTHON:
         check(spec, facts)
     requirements.check_build(spec, facts, gpus if device == "cuda" else ())
-    beside_shell = launch.cluster.kind == "local" and container is None
-    inherits_shell = spec.recipe.name == "script" and beside_shell
+    inherits_shell = spec.recipe.name == "script" and launch.cluster.kind == "local" and container is None
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything
         if not inherits_shell and name not in launch.env and (container is None or name in job_environment.ANYWHERE)
     )
     passed = _passed(spec, facts, inherits_shell)
-    taken = {*passed, *launch.env, *launch.secrets, *(["PYTHONPATH"] if beside_shell else [])}
+    shell = {name: name for name in facts.shell if launch.cluster.kind == "local"}
+    searched = job_environment.search_path(shell, facts.cwd, contained=container is not None)
+    taken = {*passed, *launch.env, *launch.secrets, *searched}
     left_behind = job_environment.left_behind(facts.shell, taken)
     left_behind = () if inherits_shell else left_behind
     settled = dataclasses.replace(
@@ -296,6 +297,9 @@ def _advice_on_shell(spec: JobSpec, left_behind: tuple[str, ...]) -> Iterator[st
 
 def _advice(spec: JobSpec, facts: Facts, count: int) -> list[str]:
     sentences = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
+    if requirements.is_loaded(spec, facts):
+        framework = spec.training.framework
+        sentences.append(f"not checked: {framework} with what cluster.setup loads; a run ends at once without it")
     if not facts.uv_is_made:
         sentences.append(f"the environment of {facts.uv_lock} isn't made yet: `run` makes it and checks the lock")
     if facts.containers and facts.containers.image_pull:

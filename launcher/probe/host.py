@@ -53,7 +53,8 @@ def facts_of(asked: Questions) -> Facts:
         )
         python, is_made = str(uv_environment.python_of(place, uv)), uv_environment.is_ready(place, uv)
         problem = "" if is_made else uv_environment.lacking()
-    version, packages = ("", {}) if contained or not is_made else pythons.look_into(python)
+    searched = job_environment.search_path(os.environ, os.getcwd(), queued=asked.slurm, contained=contained)
+    version, packages = ("", {}) if contained or not is_made else pythons.look_into(python, searched)
     gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.config.paths import expanded
@@ -73,12 +73,15 @@ TELL = (
 """A program for any Python 3: prints its version, and a line for each framework that it can import."""
 
 
-def look_into(python: str) -> tuple[str, dict[str, str]]:
-    """The version of that Python and the frameworks that it can import."""
-    if python == sys.executable:
+def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The version of that Python and the frameworks that it can import. `searched` is the PYTHONPATH of the job, as
+    `job_environment.search_path` has it."""
+    own = os.environ.get("PYTHONPATH")
+    if python == sys.executable and bool(own) == bool(searched):
         return platform.python_version(), _packages()
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | searched
     try:
-        done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/")
+        done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/", env=environ)
     except (OSError, subprocess.TimeoutExpired):
         return "", {}
     lines = done.stdout.split("\n")

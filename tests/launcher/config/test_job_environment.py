@@ -17,10 +17,14 @@ from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
-from launcher.executors import backends
+from launcher.executors import backends, execute
 from launcher.plan.resolve import resolve
+from launcher.probe import host
+from launcher.probe.facts import Script
+from launcher.probe.questions import questions
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.slurm.test_text import LOGIN
 
 CHECKOUT = str(Path(__file__).parents[3])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
@@ -75,6 +79,41 @@ def test_a_recipe_has_the_packages_that_its_plan_found_by_the_shells_search_path
     environment = {**own, "PYTHONPATH": f"../lib{os.pathsep}{CHECKOUT}"}
     ended = subprocess.run(argv, cwd=tmp_path / "p", env=environment, capture_output=True, text=True)
     assert (tmp_path / "found").exists(), ended.stderr + ended.stdout
+
+
+@pytest.mark.parametrize("recipe", ["recipe=simplenet", "recipe=script script=train.py"])
+@pytest.mark.parametrize(
+    ("place", "queue", "searches"),
+    [
+        ("cluster=local", "direct", True),
+        ("cluster=ssh cluster.host=box", "direct", True),
+        ("cluster=slurm", "slurm", False),
+        ("cluster=slurm cluster.login=box", "slurm", False),
+    ],
+)
+def test_a_plan_finds_the_packages_that_its_job_searches(
+    recipe: str, place: str, queue: str, searches: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`facts_of` is asked on the host that starts the job, this one or the other, with that host's PYTHONPATH."""
+    (tmp_path / "lib/paddle").mkdir(parents=True)
+    (tmp_path / "lib/paddle/__init__.py").touch()
+    (tmp_path / "train.py").write_text("import paddle\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    monkeypatch.setattr(host, "_slurm", lambda: LOGIN.slurm)
+    spec = spec_of(*recipe.split(), *place.split(), "device=cpu", "amp=o0", "python=/usr/bin/python3")
+    plan = resolve(
+        spec,
+        dataclasses.replace(
+            LOGIN, run_root="/work/runs", scripts={"train.py": Script(path="/p/train.py", name="script/train.py")}
+        ),
+    )
+    facts = host.facts_of(questions([spec]))
+    started = execute.environment_of(plan).get("PYTHONPATH")
+    assert (plan.queue, "paddle" in facts.packages, started) == (
+        *(queue, searches),
+        f"{tmp_path}/lib" if searches else None,
+    )
 
 
 def test_a_value_is_in_one_file_and_a_secret_ends_with_its_run(

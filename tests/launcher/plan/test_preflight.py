@@ -86,6 +86,14 @@ def test_paddles_cpu_build_is_refused_on_gpus_with_the_package_for_them() -> Non
         resolve(spec_of("framework=paddle", "recipe=simplenet", "gpus=1"), facts)
 
 
+def test_a_framework_that_setup_may_load_is_not_asked_of_the_hosts_python() -> None:
+    there = dataclasses.replace(LAPTOP, packages={})
+    loaded = resolve(spec_of("recipe=gpt", "cluster.setup=[load_torch]"), there)
+    assert "not checked: torch with what cluster.setup loads; a run ends at once without it" in loaded.advice
+    with pytest.raises(UsageError, match="framework=torch is not installed for /opt/venv/bin/python on box"):
+        resolve(spec_of("recipe=gpt"), there)
+
+
 @pytest.mark.parametrize(
     ("facts", "version", "words", "says"),
     [

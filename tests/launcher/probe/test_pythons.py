@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 
+from launcher.config import job_environment
 from launcher.probe import pythons
 
 
@@ -22,10 +24,10 @@ def test_the_build_of_paddle_is_read_from_its_distribution(which, distribution, 
     if which == "this Python":
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         monkeypatch.delitem(sys.modules, "paddle", raising=False)  # of another test, which would be found instead
-        _, packages = pythons.look_into(sys.executable)
+        _, packages = pythons.look_into(sys.executable, job_environment.search_path(os.environ, os.getcwd()))
     else:
         python = tmp_path / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
         python.chmod(0o755)
-        _, packages = pythons.look_into(str(python))
+        _, packages = pythons.look_into(str(python), {})
     assert packages["paddle"] == version
