@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amp_launcher.precision.levels import LEVELS
 from amp_launcher.typed import leaves, not_a_choice
-from launcher.config.paths import conf_folder
+from launcher.config.paths import conf_folder, names_in
 from launcher.config.schema import GROUPS
 from launcher.errors import UsageError
 
@@ -83,8 +83,7 @@ class Composer:
 
     def choices(self, group: str) -> list[str]:
         """The files of a group by name, levels of precision before the other names of modes."""
-        names = {name for folder in self._folders for name in folder.files(group)}
-        return sorted(names, key=lambda name: (name not in LEVELS, name))
+        return sorted(names_in(group, self.config_dirs), key=lambda name: (name not in LEVELS, name))
 
     @functools.cached_property
     def _defaults(self) -> list[Defaults]:

@@ -112,18 +112,8 @@ class Folder:
     def is_config(self, config_path: str) -> bool:
         return (self.shipped or config_path != CONFIG) and self.file(config_path).is_file()
 
-    def groups(self, group: str = "") -> list[str]:
-        """The groups in a group; of the whole folder where none is named."""
-        return [name for name in self._entries(group) if self.is_group(f"{group}/{name}".lstrip("/"))]
-
-    def files(self, group: str) -> list[str]:
-        """The files of a group by name."""
-        named = (name.removesuffix(".yaml") for name in self._entries(group) if name.endswith(".yaml"))
-        return [name for name in named if name and self.is_config(f"{group}/{name}".lstrip("/"))]
-
-    def _entries(self, group: str) -> list[str]:
-        place = self.folder / group
-        return sorted(entry.name for entry in place.iterdir() if entry.name != "__pycache__") if place.is_dir() else []
+    def groups(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and path.name != "__pycache__")
 
 
 def folder_of(folders: Iterable[Folder], name: str) -> Folder | None:

@@ -56,8 +56,7 @@ class _Source(ConfigSource):
         return self.folder.folder.is_dir()
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        groups = [] if results_filter == ObjectType.CONFIG else self.folder.groups(config_path)
-        return groups + ([] if results_filter == ObjectType.GROUP else self.folder.files(config_path))
+        return []  # Hydra lists choices below the first line of a refusal, which nobody sees
 
 
 class _Repository(ConfigRepository):

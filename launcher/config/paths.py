@@ -52,7 +52,7 @@ def conf_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "conf"
 
 
-def names_in(group: str, folders: Iterable[Path] = ()) -> list[str]:
-    """The names of a group's files, those in a person's own `folders` among them."""
-    files = (path for folder in (conf_folder(), *folders) for path in (folder / group).glob("[!.]*.yaml"))
+def names_in(group: str, own: Iterable[Path] = ()) -> list[str]:
+    """The names of a group's files, those in a person's `own` folders among them."""
+    files = (path for folder in (conf_folder(), *own) for path in (folder / group).glob("[!.]*.yaml"))
     return sorted({path.stem for path in files if path.is_file()})
