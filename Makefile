@@ -41,8 +41,6 @@ format: $(VENV)/.test ## put the code into the one format
 
 golden: $(VENV)/.test ## write the golden files anew; review them as a diff
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests -k golden
-	@# once more: some are differences from others
-	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests -k golden
 	git --no-pager diff --stat -- tests
 
 conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key with its default and its help

@@ -25,7 +25,8 @@ def assert_text(path: Path, text: str) -> None:
 
 
 def check_difference(path: Path, text: str, base: str) -> None:
-    """Fail unless the file holds the difference of this text from `base`, which has a golden file itself."""
+    """Fail unless the file holds the difference of this text from `base`, as that is rendered now; it has a golden file
+    itself."""
     assert_text(path, difference(text, base))
 
 

@@ -31,6 +31,7 @@ from launcher.ssh.probe_client import probe_each
 from launcher.ui import summary
 from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100
+from tests.launcher.plan.test_plan import script_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -291,7 +292,7 @@ def test_gpus_are_taken_once_for_all_arms():
 def test_golden_script_of_a_comparison():
     made = planned("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-calm-fox")
     text = render.render(made)
-    golden.check_difference(GOLDEN / "comparison.sh.diff", text, (GOLDEN / "cpu-o2.sh").read_text())
+    golden.check_difference(GOLDEN / "comparison.sh.diff", text, script_of("cpu-o2"))
     golden.shellcheck({"comparison": text})
 
 
