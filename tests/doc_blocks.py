@@ -3,7 +3,7 @@
 A block is four columns in, or fenced without a language that is read only (`text`, `yaml`). It is run as it stands, in
 a home of its own, but for what `SMALLER` and `FURTHER` say. One that can't be run has a comment above it:
 `<!-- not run: needs ... -->` where the launcher refuses it here, `<!-- not run: would ... -->` where it could be run,
-and why it isn't.
+why it isn't, and which tests do what it says.
 """
 
 from __future__ import annotations

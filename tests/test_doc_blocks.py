@@ -164,6 +164,43 @@ def test_a_marked_block_is_understood_and_lacks_what_it_says(block: Block, home:
     assert not codes or any(codes), "this machine has what the block lacks: take its comment away"
 
 
+WOULD = [block for block in MARKED if block.lacks.startswith("would")]
+
+
+@pytest.mark.parametrize("block", WOULD, ids=by_name)
+def test_what_a_block_would_do_is_done_by_the_tests_that_its_comment_names(block: Block) -> None:
+    """Their text has each verb, flag and key of the block; those of a page that a program writes are its own."""
+    if block.page.name == "scripts-tried.md":
+        assert "`python -m benchmarks scripts` runs them" in block.lacks and (ROOT / "benchmarks/scripts").is_dir()
+        return
+    named = [ROOT / name for name in re.findall(r"\btests/[\w/.]*\w", block.lacks)]
+    files = [file for path in named for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    text = "\n".join(file.read_text("utf-8") for file in files)
+    expected = set()
+    for line in block.commands:
+        verb, words = verb_of(line.partition(" -- ")[0])
+        keys = (word.partition("=")[0].strip("[") for word in words if "=" in word or word.startswith("-"))
+        expected |= {verb, *keys} - {"", "run"} if "-m launcher" in line else set()
+    assert named and text and not [word for word in expected if not re.search(rf"(?<![\w.]){word}\b", text)]
+
+
+def test_the_programs_for_mail_and_messages_send_the_text_of_what_they_are_told(tmp_path: Path) -> None:
+    (block,) = (block for block in WOULD if "would send mail" in block.lacks)
+    for name in ("mail", "curl"):
+        (tmp_path / name).write_text('#!/bin/sh\nprintf "%s|" "$0" "$@"\ncat\n')
+        (tmp_path / name).chmod(0o700)
+    (tmp_path / ".config").mkdir()
+    for name in ("ntfy-topic", "slack-webhook"):
+        (tmp_path / ".config" / name).write_text("mine\n")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    for program in block.text.split("#!/bin/sh\n")[1:]:
+        argv = ["sh", "-ec", program]
+        done = subprocess.run(
+            argv, input='{"text": "calm-fox is done"}', env=environment, capture_output=True, text=True
+        )
+        assert done.stdout.startswith(str(tmp_path)) and "calm-fox is done" in done.stdout, done.stderr
+
+
 def python_pages() -> dict[str, list[Block]]:
     """The blocks of Python that are run in one program: those of a page that have the same framework."""
     programs: dict[str, list[Block]] = {}

@@ -9,11 +9,16 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.commands import verify
-from launcher.executors import submission
+from launcher.executors import plan_changes, submission
+from launcher.executors import verify as replays
 from launcher.executors.verify import Started
 from launcher.plan.model import ScriptPlan
+from launcher.plan.resolve import resolve
 from launcher.runs.store import read_json, write_json
+from launcher.script.render import render
 from tests.launcher import warm
+from tests.launcher.hosts import spec_of
+from tests.launcher.slurm.test_text import LOGIN
 from tests.launcher.stand_in import lay
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -138,6 +143,12 @@ def test_what_cannot_be_verified_is_refused_in_words(ended, refusal):
         assert message in refusal(ended, *words)
     write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
     assert "is not comparable: its result is best_effort" in refusal(ended)
+
+
+def test_a_replay_on_slurm_goes_to_the_node_that_is_named():
+    run = resolve(spec_of("cluster=slurm", "cluster.nodelist=n1"), LOGIN)
+    replay = plan_changes.changes(run, replays._of_cluster(run, {"cluster.nodelist": "n2"}))
+    assert "#SBATCH --nodelist=n2\n" in render(replay.bind("20260102-030405-calm-fox"))
 
 
 def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended):
