@@ -98,9 +98,6 @@ def _check_mounts(container: Container, missing: Collection[str]) -> None:
         targets[target] = mount.source
         if mount.source in missing:
             raise SettingsError(f"mounts={shown}: {mount.source} is not there", "mounts")
-    for name, path in container.secrets.items():
-        if path in missing:
-            raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")
 
 
 def _check_engine(container: Container, runtime: Runtime) -> None:

@@ -106,9 +106,6 @@ class Folder:
                 raise refused(path, None, f"names no kind of cluster: write `kind: ` and one of {', '.join(CLUSTERS)}")
         return shipped.requests(name, values) if self.shipped else values, package
 
-    def is_group(self, config_path: str) -> bool:
-        return (self.folder / config_path).is_dir()
-
     def is_config(self, config_path: str) -> bool:
         return (self.shipped or config_path != CONFIG) and self.file(config_path).is_file()
 

@@ -47,7 +47,7 @@ class _Source(ConfigSource):
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(chosen), {"package": package})
 
     def is_group(self, config_path: str) -> bool:
-        return self.folder.is_group(config_path)
+        return (self.folder.folder / config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
         return self.folder.is_config(config_path)

@@ -57,7 +57,6 @@ _SESSION_PREFIXES = (
     *("TERM_", "SSH_", "XDG_", "DBUS_", "GPG_", "HIST", "GNOME_", "KDE_", "GTK_", "QT_", "VSCODE_", "SYSTEMD_"),
 )
 # Variables of a surrounding job or launcher would give this job wrong sizes or another job's rendezvous.
-_ANOTHER_JOBS = RENDEZVOUS
 _ANOTHER_JOBS_PREFIXES = (*JOB_PREFIXES, "OMPI_", "TORCHELASTIC_")
 _RANKS = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE")  # torchrun's
 _OF_JOBS_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_", "TORCHELASTIC_")
@@ -155,7 +154,7 @@ def of_shell(names: Iterable[str]) -> tuple[str, ...]:
             name
             for name in names
             if NAME.fullmatch(name)
-            and name not in (*_PLACE, *_ANOTHER_JOBS)
+            and name not in (*_PLACE, *RENDEZVOUS)
             and not name.startswith((*_PLACE_PREFIXES, *_ANOTHER_JOBS_PREFIXES))
         )
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
 from amp_launcher.settings import Settings
-from amp_launcher.typed import SettingsError, plain, refuse_control_characters, show
+from amp_launcher.typed import SettingsError, plain, show
 from launcher.config import job_environment, slurm_flags, slurm_units
 from launcher.config.schema import ALIASES, OWN_FOLDER, Cluster, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
@@ -66,7 +66,6 @@ def _check_notify(command: str | None) -> None:
     """Refuse text that is no command: a shell never reads it."""
     if command is None:
         return
-    refuse_control_characters("notify", command)
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -237,9 +236,6 @@ def _check_script(launch: Launch, training: Settings) -> None:
             "linked; say mounts=[SOURCE:TARGET]",
             "inputs",
         )
-    for key in ("arguments", "resume_arguments"):
-        for argument in getattr(launch, key):
-            refuse_control_characters(key, argument)
     if training.train.bare and launch.stop_signal not in ("TERM", None):
         raise SettingsError(
             f"script.stop_signal={launch.stop_signal}: with train.bare=true run.sh sends TERM, as nothing in the "
@@ -252,7 +248,6 @@ def _check_script(launch: Launch, training: Settings) -> None:
             "leave it out",
             "train.rate",
         )
-    refuse_control_characters("train.rate", training.train.rate)
     if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
         raise SettingsError(
             f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "

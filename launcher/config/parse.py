@@ -83,10 +83,6 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     if key.startswith("hydra.") or key == "hydra":
         raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
     try:
-        word.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{key} contains bytes that are not UTF-8 text") from None
-    try:
         refuse_control_characters(key, word)
     except SettingsError as error:
         raise UsageError(str(error)) from None
@@ -228,10 +224,7 @@ def passed(arguments: Sequence[str]) -> Override:
     """The arguments of the user's script, which follow `--` on the command line, byte for byte."""
     for argument in arguments:
         try:
-            argument.encode()
             refuse_control_characters("an argument after --", argument)
-        except UnicodeEncodeError:
-            raise UsageError("an argument after -- contains bytes that are not UTF-8 text (command line)") from None
         except SettingsError as error:
             raise UsageError(f"{error} (command line)") from None
     typed = f"-- {shlex.join(arguments)}"

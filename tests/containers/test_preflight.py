@@ -36,7 +36,6 @@ def mounts(*pairs: str) -> dict[str, Any]:
         (mounts("/d>/proc/x"), DOCKER, "/proc/x belongs to the container itself", "mounts"),
         (mounts("/d>/run/launcher/KEY"), DOCKER, "belongs to the container itself", "mounts"),
         (mounts("/missing>/data"), DOCKER, "mounts=/missing:/data: /missing is not there", "mounts"),
-        ({"secrets": {"KEY": "/missing"}}, DOCKER, "secrets.KEY=/missing: there is no such file", "secrets.KEY"),
         ({"argv": ("-x",)}, DOCKER, "python=-x is not the name of a program", "python"),
         ({"argv": ()}, DOCKER, "python= is not the name of a program", "python"),
         ({"shm_bytes": 2**30}, DOCKER, "container.shm needs container.ipc=private", "shm"),
