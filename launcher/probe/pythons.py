@@ -79,7 +79,7 @@ def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, 
     own = os.environ.get("PYTHONPATH")
     if python == sys.executable and bool(own) == bool(searched):
         return platform.python_version(), _packages()
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | searched
+    environ = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **searched}
     try:
         done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/", env=environ)
     except (OSError, subprocess.TimeoutExpired):
