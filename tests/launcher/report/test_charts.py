@@ -52,10 +52,14 @@ def test_devices_of_one_run_differ_by_colour_and_of_several_by_dashes(root):
     assert styles(one, other) == [("0", 0), ("1", 8), ("0", 1), ("1", 9)]
 
 
-def test_shares_are_drawn_up_to_100_percent(root):
+def test_shares_are_drawn_up_to_100_percent_and_bytes_from_0(root):
     report = document(sampled(root, OTTER, "gpu", GPUS))
-    labels = re.findall(r"bottom:([\d.]+)%\">(\d+)<", charts.curves(chart(report, "GPU utilisation")))
-    assert labels[-1] == ("100.00", "100")
+
+    def labels(title):
+        return re.findall(r"bottom:([\d.]+)%\">(\d+)", charts.curves(chart(report, title)))
+
+    assert labels("GPU utilisation")[-1] == ("100.00", "100")
+    assert labels("GPU memory")[0] == ("0.00", "0")
 
 
 def test_curves_of_one_run_are_by_time_and_of_several_by_step_each_kind_on_one_axis(root):

@@ -45,7 +45,7 @@ def test_a_scale_is_kept_where_it_changed_and_where_it_ended():
     for x in range(1000):
         always.add(x, float(x % 2))
     assert len(always.points()) <= 9
-    assert always.points()[-1] == (999, 1.0)
+    assert (always.points()[0], always.points()[-1]) == ((0, 0.0), (999, 1.0))
     assert all(one != other for (_, one), (_, other) in itertools.pairwise(always.points()))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from launcher.admit import Refused
 from launcher.runs.decode import admitted, decode
-from launcher.runs.remote_record import Known, Pointer
+from launcher.runs.remote_record import Known, Pointer, Stamp
 from launcher.runs.schema import PlanRecord, ResultRecord, Status
 
 PROCESS = {"host": "n7", "boot": "b", "pid": 7, "start": 1}
@@ -70,3 +70,5 @@ def test_what_others_say_is_refused_where_a_field_is_missing_or_out_of_its_bound
 def test_what_others_say_has_its_types_and_bounds_and_a_newer_version_may_say_more():
     address = {"destination": "me@host", "of a newer version": 1}
     assert admitted(Pointer, {"address": address, "root": "/r", "token": "t", "name": "a\x1bb"}, "it").name == "a?b"
+    stamps = admitted(Known, {"state": STATE, "seen": 1.0, "stamps": {"a": [3, 4], "b": True}}, "it").stamps
+    assert stamps == {"a": Stamp(3, 4), "b": True}
