@@ -1,12 +1,14 @@
-"""The mode of a run in words."""
+"""The mode of a run in words, and what result.json has from its plan and its rate."""
 
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
-from amp_launcher.loop.result_fields import mode_lines
+from amp_launcher.loop.result_fields import digests, mode_lines, throughput
+from amp_launcher.loop.utilization import TokenWork
 from amp_launcher.precision.levels import MODES, PRESETS, Amp
 from amp_launcher.precision.resolved import resolve
 from amp_launcher.settings import Settings
@@ -58,3 +60,23 @@ def test_a_gpu_is_told_with_how_it_multiplies_float32(tf32, words):
     lines = mode_lines(Settings(amp=Amp()), mode)
     assert "(amp.dtype=auto, compute capability unknown)" in lines[0]
     assert lines[1] == f"float32 products {words}"
+
+
+@pytest.mark.parametrize(
+    ("container", "image"),
+    [({}, None), ({"image": "a:1"}, "a:1"), ({"image": "a:1", "identity": "sha256:b"}, "sha256:b")],
+)
+def test_an_image_is_told_by_its_digest_else_by_its_name(container, image):
+    assert digests({"code": "c", "container": container}, "d") == {"code": "c", "image": image, "data": "d"}
+
+
+@pytest.mark.parametrize(("tf32", "peak"), [(True, 156e12), (False, 19.5e12)])
+def test_a_rate_has_the_shares_of_the_peak_that_can_be_known(tf32, peak):
+    summary = SimpleNamespace(throughput=lambda: {"mean": 1e6, "unit": "samples/s"}, step_seconds=1.0)
+    facts = {"framework": "torch", "device": "cuda", "capability": (8, 0), "environ": {}}
+    mode = dataclasses.replace(resolve(Amp(level="o0"), PRESETS["auto"], **facts), tf32=tf32)
+    gpu = "NVIDIA A100-SXM4-40GB"
+    assert throughput(summary, None, None, mode, gpu, 1) == summary.throughput()
+    assert throughput(summary, 195 * 10**10, None, mode, gpu, 1)["matrix_share"] == pytest.approx(0.1)
+    text = throughput(summary, None, TokenWork(per_sample=8, flops=10**6), mode, gpu, 2)
+    assert (text["unit"], text["mfu"]) == ("tokens/s", pytest.approx(1e12 / (2 * peak)))

@@ -215,6 +215,10 @@ def test_a_result_that_another_user_may_have_written_is_not_read(tmp_path: Path)
     (job.run_dir / function.RESULT).chmod(0o620)
     with pytest.raises(LauncherError, match="is not a file of yours alone"):
         FunctionJob(job.run_dir).result()
+    (job.run_dir / function.RESULT).chmod(0o600)
+    os.chown(job.run_dir / function.RESULT, 1, 1)
+    with pytest.raises(LauncherError, match="is not a file of yours alone"):
+        FunctionJob(job.run_dir).result()
     os.chown(job.run_dir, 1, 1)
     with pytest.raises(LauncherError, match="another user"):
         FunctionJob(job.run_dir)._get_outcome_and_result()
