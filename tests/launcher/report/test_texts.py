@@ -79,18 +79,24 @@ def test_published_rates_stand_beside_those_of_the_runs(root):
     ]
 
 
+STEPS = {"throughput": {"unit": "steps/s", "mean": 9.0, "counted": "AdamW"}}
+
+
 @pytest.mark.parametrize(
-    ("planned", "reason"),
+    ("planned", "rates", "reason"),
     [
-        ({"recipe": "gan"}, "different recipes (gan, mnist)"),
-        ({"settings": {"data": {"name": "synthetic"}}}, "different data sets (digits, synthetic)"),
+        ({"recipe": "gan"}, ({}, {}), "recipes (gan, mnist)"),
+        ({"settings": {"data": {"name": "synthetic"}}}, ({}, {}), "data sets (digits, synthetic)"),
+        ({}, ({}, STEPS), "units (samples/s, steps/s)"),
+        ({}, ({"throughput": {**STEPS["throughput"], "counted": "SGD"}}, STEPS), "counts (AdamW, SGD)"),
     ],
 )
-def test_jobs_of_different_work_have_no_ratio(root, planned, reason):
+def test_jobs_of_different_work_have_no_ratio(root, planned, rates, reason):
     digits = {"settings": {**folders.plan("o2")["settings"], "data": {"name": "digits"}}}
-    text = terminal(folders.run(root, OTTER, planned=digits), folders.run(root, OWL, planned={**digits, **planned}))
+    runs = zip((OTTER, OWL), (digits, {**digits, **planned}), rates, strict=True)
+    text = terminal(*(folders.run(root, name, planned=plan, resulting=rate) for name, plan, rate in runs))
     assert "ratio" not in text.splitlines()[3] and "x)" not in text
-    assert f"No ratios: these runs are of {reason}." in text
+    assert f"No ratios: these runs are of different {reason}." in text
 
 
 def test_a_run_without_a_result_is_a_row_that_says_so(root):

@@ -254,6 +254,15 @@ def test_a_damaged_answer_is_asked_for_anew(root: Path, programs: Programs, dama
     assert programs.count() == 2
 
 
+def test_an_answer_from_before_the_clock_was_set_back_is_asked_for_anew(root: Path, programs: Programs) -> None:
+    job = submitted(root)
+    programs.says(job.row("RUNNING"))
+    for _ in range(2):
+        job.look()
+        age(-60)
+    assert programs.count() == 2
+
+
 def test_where_the_answer_cannot_be_written_a_process_keeps_it(root: Path, programs: Programs) -> None:
     job = submitted(root)
     programs.says(job.row("PENDING", "Resources"))
