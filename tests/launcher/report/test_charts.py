@@ -79,6 +79,7 @@ def test_curves_of_one_run_are_by_time_and_of_several_by_step_each_kind_on_one_a
     assert parts[2].lines[0].marks == (9.0, 19.0, 29.0), "the steps 10, 20, 30"
     assert [line.label for part in parts for line in part.lines if line.label] == ["(3 skipped)"]
     assert chart(document(one), "Memory of the host").lines[0].points[0][0] == 10.0
+    assert axes(folders.run(root, folders.SWEEP, steps=301))[0] == {("minutes", (0.0, 5.0))}
     both, _ = axes(one, other)
     assert both == {("step", (1, 40)), ("seconds", (0.0, 20.0))}
 
