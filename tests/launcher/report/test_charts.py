@@ -4,6 +4,8 @@ import dataclasses
 import json
 import re
 
+import pytest
+
 from launcher.report import charts, chosen, page, read, sections
 from launcher.report.document import Curves, Line
 from launcher.runs.schema import Losses, ResultRecord
@@ -52,14 +54,10 @@ def test_devices_of_one_run_differ_by_colour_and_of_several_by_dashes(root):
     assert styles(one, other) == [("0", 0), ("1", 8), ("0", 1), ("1", 9)]
 
 
-def test_shares_are_drawn_up_to_100_percent_and_bytes_from_0(root):
+def test_shares_are_drawn_up_to_100_percent(root):
     report = document(sampled(root, OTTER, "gpu", GPUS))
-
-    def labels(title):
-        return re.findall(r"bottom:([\d.]+)%\">(\d+)", charts.curves(chart(report, title)))
-
-    assert labels("GPU utilisation")[-1] == ("100.00", "100")
-    assert labels("GPU memory")[0] == ("0.00", "0")
+    labels = re.findall(r"bottom:([\d.]+)%\">(\d+)<", charts.curves(chart(report, "GPU utilisation")))
+    assert labels[-1] == ("100.00", "100")
 
 
 def test_curves_of_one_run_are_by_time_and_of_several_by_step_each_kind_on_one_axis(root):
@@ -89,6 +87,23 @@ def test_steps_that_two_runs_skipped_are_marked_in_two_rows():
     shown = charts.curves(Curves(title="Loss scale", x="step", y="scale", lines=tuple(lines), steps=True, unit="log2"))
     places = re.findall(r'x1="([\d.]+)" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)" class="line mark', shown)
     assert places == [("500", "288", "300"), ("500", "274", "286")]
+
+
+@pytest.mark.parametrize(
+    ("heights", "unit", "begins_at_0"),
+    [
+        ((1, 3), "", True),
+        ((1, 2), "", False),
+        ((2, 3), "", False),
+        ((-1, 3), "", False),
+        ((2, 3), "zero", True),
+        ((2, 3), "bytes", True),
+    ],
+)
+def test_an_axis_begins_at_0_where_the_values_come_near_it_or_are_of_such_a_unit(heights, unit, begins_at_0):
+    line = Line(label="x", colour=0, points=tuple(enumerate(map(float, heights))))
+    shown = charts.curves(Curves(title="Loss", x="step", y="loss", lines=(line,), unit=unit))
+    assert ('data-up="0 ' in shown) is begins_at_0
 
 
 def test_a_curve_of_one_point_is_a_dot_and_two_equal_ones_are_both_seen():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.report import markdown, plain, read
+from launcher.report import differences, markdown, plain, read
 from launcher.runs import store
 from launcher.runs.store import Run
 
@@ -146,6 +146,12 @@ def test_two_images_differ_by_name_alone_in_full(root):
     rows = differing(of(OTTER, names[0]), of(OWL, names[1]))
     assert rows["image: name"] == names
     assert "image: digest" not in rows
+
+
+def test_more_runs_than_fit_side_by_side_are_not_compared(root, monkeypatch):
+    monkeypatch.setattr(differences, "MOST_RUNS", 2)
+    runs = folders.sweep(root)
+    assert ["What differs" in tables(*runs[:count]) for count in (1, 2, 3)] == [False, True, False]
 
 
 def test_two_equal_runs_differ_in_nothing(root):
