@@ -103,7 +103,7 @@ def test_steps_that_two_runs_skipped_are_marked_in_two_rows():
 def test_an_axis_begins_at_0_where_the_values_come_near_it_or_are_of_such_a_unit(heights, unit, begins_at_0):
     line = Line(label="x", colour=0, points=tuple(enumerate(map(float, heights))))
     shown = charts.curves(Curves(title="Loss", x="step", y="loss", lines=(line,), unit=unit))
-    assert ('data-up="0 ' in shown) is begins_at_0
+    assert [mark in shown for mark in ('data-up="0 ', 'bottom:0.00%">0')] == [begins_at_0] * 2
 
 
 def test_a_curve_of_one_point_is_a_dot_and_two_equal_ones_are_both_seen():

@@ -45,6 +45,13 @@ def test_runs_stand_side_by_side_with_their_ratio_to_the_first(root):
     assert [row.split()[5] for row in rows] == ["1000", "2000", "2500"]
     assert [row.split()[6] for row in rows] == ["1.00", "2.00", "2.50"]
     assert "001 amp=o1  ████████████████████████        2000 samples/s (2.00x)" in text
+    titles = [line for line in text.splitlines() if line.isupper()]
+    assert titles == ["RESULTS", "REQUESTED AND OBSERVED", "WHAT DIFFERS"], "charts and provenance are for a page"
+
+
+def test_a_run_alone_has_no_ratio(root):
+    header = tables(folders.run(root, OTTER))["Results"][0]
+    assert "samples/s" in header and "ratio" not in header
 
 
 def test_what_was_requested_stands_beside_what_was_observed(root):
