@@ -168,20 +168,25 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
     ]
     waits = [", ".join(map(run_ids.words_of, states.waits_for(entry.state))) or "-" for entry in seen]
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), _PLAN_FIELDS) for entry in seen]
-    durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
+    durations = [units.duration(summary.elapsed(entry.state, now)) for entry in seen]
+    rate, rates = units.rates([(result.throughput.mean, result.throughput.unit or "samples/s") for result in results])
+    accuracies = [summary.accuracy_of(result) or "-" for result in results]
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
         Column("STATE", [entry.state.name for entry in seen]),
         Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
         Column("HOST", [_host(entry.run) for entry in seen]),
-        durations,
+        Column("TIME", durations, right=True),
         Column("STEP", ["-" if step is None else str(step.number) for step in steps], right=True),
         Column("LAST STEP", ages, right=True),
         Column("WAITS FOR", waits),
-        *measured,
+        Column("ACCURACY", accuracies, right=True),
+        Column(rate.upper(), rates, right=True),
+        Column("PROOF", [result.observed.verdict or "-" for result in results]),
         Column("REQUEST", list(map(summary.request_of, plans))),
     ]
     needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
+    needed["ACCURACY"] = any(accuracy != "-" for accuracy in accuracies)  # scripts have none
     needed["WAITS FOR"] = any(wait != "-" for wait in waits)
     needed["LAST STEP"] = any(age != "-" for age in ages)
     needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)

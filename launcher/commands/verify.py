@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     ((folder, state),) = states.items()
     verified = summary.result_of(folder, state, ("attempts", "verify")).verify
     if verified.verdict not in CODES:
-        return [f"no verdict on {folder.name}", *ended_runs.last_words(states, width)]
+        return [f"no verdict on {folder.name}", *ended_runs.of_run(folder, state, time.time(), width)]
     return [tables.clean(f"{verified.verdict}: {verified.why}"), f"folder  {summary.place_of(folder)}"]
 
 

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     from launcher.compare.last_words import last_words
     from launcher.ui.live import watch
 
-    states = watch([run.folder for run in chosen], last_words=last_words).values()
+    states = watch([run.folder for run in chosen], last_words).values()
     if not all(state.finished for state in states):
         what = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
         unknown = "; ".join(dict.fromkeys(state.reason for state in states if state.name == "unreachable"))

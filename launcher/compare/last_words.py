@@ -9,15 +9,18 @@ from pathlib import Path
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import ended_runs
+from launcher.ui import ended_runs, sweep_table
 
 
 def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
-    """The verdict and tables of one comparison; the summary of other runs."""
-    if len(states) == 1:
-        ((folder, state),) = states.items()
-        if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:
-            from launcher.compare import report  # and all that reports need
+    """What a terminal of so many columns (0: no limit) says of ended runs: verdict and tables of a comparison,
+    all that is known of another run, a table of several."""
+    now = time.time()
+    if len(states) > 1:
+        return sweep_table.last_words(list(states), now, width)
+    ((folder, state),) = states.items()
+    if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:
+        from launcher.compare import report  # and all that reports need
 
-            return report.last_words(folder, state, time.time(), width)
-    return ended_runs.last_words(states, width)
+        return report.last_words(folder, state, now, width)
+    return ended_runs.of_run(folder, state, now, width)

@@ -95,7 +95,7 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
     if output:
         last_words = _after_output
     with notices.told(folders):
-        states = watch(folders, on_interrupt=on_interrupt, last_words=last_words, output=output)
+        states = watch(folders, last_words, on_interrupt=on_interrupt, output=output)
     if interrupted:
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1

@@ -16,7 +16,7 @@ from launcher.runs import arms, follow, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.ui import ended_runs, summary, tables
+from launcher.ui import summary, tables
 from launcher.ui.display import Display, Row, for_stream
 from launcher.ui.own_output import OwnOutput
 from launcher.ui.progress import Progress, advance, rows_of
@@ -58,9 +58,9 @@ class Followed:
 
 def watch(
     run_dirs: Sequence[Path],
+    last_words: Callable[[dict[Path, State], int], list[str]],
     *,
     on_interrupt: Callable[[int], None] | None = None,
-    last_words: Callable[[dict[Path, State], int], list[str]] = ended_runs.last_words,
     output: bool = False,
 ) -> dict[Path, State]:
     """Show the runs until all have ended, then `last_words` of them for a terminal of so many columns. Returns the last

@@ -14,19 +14,14 @@ from launcher.runs import run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import tables
-from launcher.ui.tables import Column
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which on it is shown."""
 
 
-def label(folder: Path) -> str:
-    """The label of a run on screens: its words; in a sweep its number and its swept settings, in a chain its job."""
-    return label_of(folder.name, store.read(PlanRecord, folder / "plan.json", ("swept", "job")))
-
-
 def label_of(name: str, plan: PlanRecord) -> str:
-    """The same, of a run by that name with that plan."""
+    """The label of the run by that name on screens: its words; in a sweep its number and its swept settings, in a chain
+    its job."""
     number = name.rpartition("-")[2]
     if plan.job:
         return f"{number} {plan.job}"
@@ -238,19 +233,6 @@ def throughput_of(result: ResultRecord) -> str:
 
 RATES = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE")
 """What a column of throughputs can be called."""
-
-
-def measurements(states: Sequence[State], results: Sequence[ResultRecord], now: float) -> list[Column]:
-    """The columns that every table of runs has: time, accuracy where any run has one (scripts have none), throughput
-    (with units in its cells if they differ) and proof."""
-    rate, rates = units.rates([(row.throughput.mean, row.throughput.unit or "samples/s") for row in results])
-    accuracies = [accuracy_of(result) or "-" for result in results]
-    return [
-        Column("TIME", [units.duration(elapsed(state, now)) for state in states], right=True),
-        *([Column("ACCURACY", accuracies, right=True)] if set(accuracies) != {"-"} else []),
-        Column(rate.upper(), rates, right=True),
-        Column("PROOF", [result.observed.verdict or "-" for result in results]),
-    ]
 
 
 def device_of(result: ResultRecord) -> str:

@@ -6,15 +6,19 @@ import csv
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from amp_launcher.shown import show
 from launcher import units
+from launcher.called import as_started
 from launcher.errors import UsageError
-from launcher.runs import run_ids, store
+from launcher.executors import backends
+from launcher.runs import log_tail, run_ids, store
 from launcher.runs.schema import PlanRecord, ResultRecord, SearchRecord
 from launcher.runs.states import Seen
-from launcher.ui import details, summary, tables
+from launcher.runs.store import Run
+from launcher.ui import details, ended_runs, summary, tables
 from launcher.ui.tables import Column
 
 RATE = "rate"
@@ -131,8 +135,21 @@ def swept_keys(rows: Sequence[Cell]) -> list[str]:
 def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -> list[str]:
     """The table of the cells that are shown, and what is said below it."""
     measured = (name.upper() for name in reversed(names(rows)))
-    spare = (*summary.RATES, "STEP", "TIME", *measured, "PROOF")
+    spare = ("PEAK MEMORY", *summary.RATES, "STEP", "TIME", *measured, "PROOF")
     return [*tables.lines(columns(rows, shown), width, spare), *notes(rows, shown, now)]
+
+
+def last_words(folders: Sequence[Path], now: float, width: int) -> list[str]:
+    """What a terminal of so many columns (0: no limit) says of several runs that have ended, and how to continue
+    them."""
+    rows = cells(backends.states_of([Run(str(folder.parent), folder.name) for folder in folders]), now)
+    early = [row.seen for row in rows if row.seen.state.name in ended_runs.ENDED_EARLY and row.seen.state.attempt]
+    names = dict.fromkeys(run_ids.sweep_of(one.run.id) or one.run.id for one in early)
+    return [
+        *lines(rows, width, rows, now),
+        f"folders in {', '.join(dict.fromkeys(row.seen.run.root for row in rows))}",
+        *(as_started(f"continue with: python -m launcher resume {name}") for name in names),
+    ]
 
 
 def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
@@ -140,6 +157,7 @@ def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
     unit, rates = units.rates(
         [(row.result.throughput.mean, row.result.throughput.unit or "samples/s") for row in shown]
     )
+    sizes = [units.size(row.result.peak_memory_bytes) for row in shown]
     of_script = {name: [units.number(row.measures.get(name)) for row in shown] for name in names(rows)}
     return [
         Column("RUN", _labels(rows, [row.seen for row in shown])),
@@ -150,17 +168,25 @@ def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
         Column("STEP", ["-" if row.step is None else str(row.step) for row in shown], right=True),
         *(Column(name.upper(), values, right=True) for name, values in of_script.items()),
         Column(unit.upper(), rates, right=True),
+        *([Column("PEAK MEMORY", sizes, right=True)] if any(size != "-" for size in sizes) else []),
         Column("PROOF", [row.result.observed.verdict or "-" for row in shown]),
     ]
 
 
 def notes(rows: Sequence[Cell], shown: Sequence[Cell], now: float) -> list[str]:
-    """Why the first cells failed, and a line on all of them."""
+    """Why the first cells failed, what helps them, and a line on all of them."""
     failed = [row.seen for row in shown if row.seen.state.name in ("failed", "lost")]
     explained = zip(_labels(rows, failed[:FAILED]), failed, strict=False)
-    why = [f"{label}: {tables.clean(summary.headline(one.state, now))}" for label, one in explained]
+    why: list[str] = []
+    remedies: dict[str, None] = {}
+    for label, one in explained:
+        _, last = log_tail.read(one.run.folder, one.state.attempt)
+        why.append(f"{label}: {tables.clean(summary.headline(one.state, now))}")
+        if last and last[-1].strip() and last[-1].strip() not in one.state.reason:
+            why.append(f"  {tables.clean(last[-1].strip())}")
+        remedies.update(dict.fromkeys(ended_runs.remedy(one.state, last)))
     more = [f"and {len(failed) - FAILED} more that failed"] if len(failed) > FAILED else []
-    return [*why, *more, total(rows, shown)]
+    return [*why, *more, *remedies, total(rows, shown)]
 
 
 def _of_chain(shown: Sequence[Cell]) -> list[Column]:

@@ -132,9 +132,9 @@ def test_a_sweep_shows_its_cells(root, shown):
             own = {"loss": {"first": 1.0, "last": values["loss"]}, "eval": held_out, "logged": {"f1": 0.25 * index}}
             store.write_json(run / "result.json", result(**own))
     header, *rows, total = shown("calm")
-    assert header.split() == [*"RUN LR STATE TIME STEP LOSS ACCURACY EVAL.LOSS F1 SAMPLES/S PROOF".split()]
+    assert header.split() == [*"RUN LR STATE TIME STEP LOSS ACCURACY EVAL.LOSS F1 SAMPLES/S PEAK MEMORY PROOF".split()]
     assert [line.split()[:2] for line in rows] == [[f"00{index}", f"1e-{index}"] for index in range(4)]
-    assert rows[1].split()[2:] == ["done", "1m05s", "-", "0.1", "0.9", "0.1", "0.25", "3410", "proved"]
+    assert rows[1].split()[2:] == ["done", "1m05s", "-", "0.1", "0.9", "0.1", "0.25", "3410", "512", "MiB", "proved"]
     assert total == f"sweep {SWEEP}: 4 runs, 4 done, 4m20s in total, 0.2889 GPU hours"
     for words, order in (
         ("--sort loss", "1023"),

@@ -1,6 +1,7 @@
 import pytest
 
 from amp_launcher import run_folder
+from launcher.compare.last_words import last_words
 from launcher.runs import log_tail, store
 from launcher.ui import ended_runs
 from tests.launcher.run_folders import SWEEP, finished, result, state, sweep
@@ -32,7 +33,7 @@ def test_a_failure_of_a_known_kind_has_its_remedy_once(tmp_path, printed, remedi
         (folder / "attempts/1/stderr.log").write_text(f"{printed}\n")
     lines = lines_of(runs[0])
     assert lines[lines.index(f"  {printed}") + 1 :] == remedies
-    lines = ended_runs.of_sweep({folder: state(folder) for folder in runs}, 0)
+    lines = last_words({folder: state(folder) for folder in runs})
     assert [line for line in lines if line.startswith("what helps")] == remedies
 
 
@@ -58,28 +59,32 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     for folder, level in ((good, "o1"), (bad, "o2")):
         store.write_json(folder / "plan.json", {"swept": [["amp", level]]})
     store.write_json(good / "result.json", result())
-    lines = ended_runs.of_sweep({folder: state(folder) for folder in (good, bad)}, 0)
+    lines = last_words({folder: state(folder) for folder in (good, bad)})
     assert [line.split() for line in lines[:3]] == [
-        ["RUN", "STATE", "TIME", "LOSS", "ACCURACY", "SAMPLES/S", "PEAK", "MEMORY", "PROOF"],
-        ["000", "amp=o1", "done", "1m05s", "0.0831", "0.9722", "3410", "512", "MiB", "proved"],
-        ["001", "amp=o2", "failed", "1m05s", "-", "-", "-", "-", "-"],
+        "RUN AMP STATE TIME STEP LOSS ACCURACY EVAL.LOSS SAMPLES/S PEAK MEMORY PROOF".split(),
+        "000 o1 done 1m05s - 0.0831 0.9722 0.1 3410 512 MiB proved".split(),
+        "001 o2 failed 1m05s - - - - - - -".split(),
     ]
-    assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"sweep {SWEEP}, folders in {tmp_path}"]
+    assert lines[3:] == [
+        "001: failed after 1m05s: out of memory",
+        f"sweep {SWEEP}: 2 runs, 1 done, 1 failed, 2m10s in total",
+        f"folders in {tmp_path}",
+    ]
 
 
 def test_the_table_of_a_sweep_of_scripts_has_the_last_words_of_those_that_failed_and_no_empty_accuracy(tmp_path):
     runs = sweep(tmp_path, 2, finished, state="failed", reason="the script ended with exit code 1")
     (runs[0] / "attempts/1/stderr.log").write_text("a warning\ndiverged at step 5: loss inf\n")
     (runs[1] / "attempts/1/stderr.log").write_text("the script ended with exit code 1\n")
-    header, *lines = ended_runs.of_sweep({folder: state(folder) for folder in runs}, 0)
-    assert header.split()[:4] == ["RUN", "STATE", "TIME", "SAMPLES/S"]
+    header, *lines = last_words({folder: state(folder) for folder in runs})
+    assert header.split() == ["RUN", "STATE", "TIME", "STEP", "SAMPLES/S", "PROOF"]
     why = "failed after 1m05s: the script ended with exit code 1"
-    assert lines[2:-1] == [f"{runs[0].name}: {why}", "  diverged at step 5: loss inf", f"{runs[1].name}: {why}"]
+    assert lines[2:-2] == [f"000: {why}", "  diverged at step 5: loss inf", f"001: {why}"]
 
 
 def test_a_sweep_that_was_stopped_has_the_command_to_go_on_with_it_once(tmp_path):
     runs = sweep(tmp_path, 3, finished, state="stopped")
-    lines = ended_runs.of_sweep({folder: state(folder) for folder in runs}, 0)
+    lines = last_words({folder: state(folder) for folder in runs})
     assert lines[-1] == f"continue with: python -m launcher resume {runs[0].name.rpartition('-')[0]}"
     assert sum("launcher resume" in line for line in lines) == 1
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from launcher.runs.decode import decode
-from launcher.runs.schema import ResultRecord
+from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.script import telemetry
 from launcher.ui import summary
-from tests.launcher.run_folders import SWEEP, make, result
+from tests.launcher.run_folders import NAME, SWEEP, result
 
 STARTED = "2026-01-02T03:04:05Z"
 DONE = State("done", attempt=1, exit_code=0, started=STARTED, ended="2026-01-02T03:05:10Z")
@@ -108,25 +108,12 @@ def test_a_headline_gives_state_time_attempt_and_reason(state, headline, elapsed
     assert summary.elapsed(state, NOW) == elapsed
 
 
-def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs(tmp_path):
-    assert summary.label(make(tmp_path)) == "brave-otter"
+def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs():
+    assert summary.label_of(NAME, PlanRecord()) == "brave-otter"
     swept = [["amp", "o1"], ["xla", True], ["clip", None], ["a.b", [1, 2]], ["script.text", "two words"]]
-    assert summary.label(make(tmp_path, f"{SWEEP}-003", plan={"swept": swept})) == (
+    assert summary.label_of(f"{SWEEP}-003", decode(PlanRecord, {"swept": swept})[0]) == (
         "003 amp=o1 xla=true clip=null a.b=[1,2] 'script.text=two words'"
     )
-
-
-@pytest.mark.parametrize(
-    ("results", "name", "cells"),
-    [
-        ([record(throughput=STEPS), ResultRecord()], "STEPS/S", ["12.5", "-"]),
-        ([ResultRecord()], "SAMPLES/S", ["-"]),
-        ([record(throughput=STEPS), record()], "RATE", ["12.5 steps/s", "3410 samples/s"]),
-    ],
-)
-def test_a_column_of_throughputs_has_units_in_its_cells_where_they_differ(results, name, cells):
-    *_, rates, _ = summary.measurements([DONE] * len(results), results, NOW)
-    assert (rates.name, rates.cells) == (name, cells)
 
 
 def test_the_gpus_of_a_run_are_summed_up_as_they_were_sampled(tmp_path):
