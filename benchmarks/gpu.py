@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -26,14 +25,13 @@ from typing import Any
 
 import torch
 
-from amp_launcher.metrics import finite
 from benchmarks.campaign import ceilings, checks, kernels, language, turns
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
 from benchmarks.day import __main__ as day
 from benchmarks.day import machine, processes
-from benchmarks.day.checks import LATE
+from benchmarks.day.checks import LATE, write
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
@@ -156,6 +154,7 @@ def main(words: Sequence[str] | None = None) -> int:
     def document(ended: bool) -> dict[str, Any]:
         return to_json(about, measured, aims, ended=ended, rehearsal=options.tiny, seconds=time.monotonic() - began)
 
+    write(path, document(ended=False))  # a Ctrl-C in the first row names it
     for planned in chosen:
         try:
             rows = budget.run(planned if bench.usable() else apart(planned), bench)
@@ -270,14 +269,6 @@ def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) ->
     text += [f"| {row.part} | {row.name} | {amount(row)} | {details(row)} |" for row in rows]
     text += ["", *(f"- {aim_line(aim).strip()}" for aim in aims)]
     return "\n".join(text) + "\n"
-
-
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Write aside and rename over the previous file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.aside")
-    aside.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 import traceback
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.day import machine, processes
-from benchmarks.day.checks import Check, Day, LeftOut, Part
+from benchmarks.day.checks import Check, Day, LeftOut, Part, write
 from benchmarks.day.parts import PROCESSES, THOROUGH, parts
 
 
@@ -95,12 +94,6 @@ def run(part: Part, day: Day) -> Iterator[tuple[list[Check], str]]:
         traceback.print_exc(file=sys.stderr)
         checks.append(Check(name="the part ran to its end", passed=False, facts={"why": f"{type(error).__name__}"}))
         yield checks, ""
-
-
-def write(path: Path, document: object) -> None:
-    aside = path.with_name(f".{path.name}.aside")
-    aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(aside, path)
 
 
 def _letters() -> str:

@@ -12,11 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.metrics import finite
 from benchmarks.day import processes
 
 ROOT = Path(__file__).parents[2]
 LATE = 124
 """Exit code of a command that took too long."""
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write aside and rename over the previous file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.aside")
+    aside.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)
 
 
 class LeftOut(Exception):

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from amp_launcher.typed import SettingsError, not_a_choice
+from amp_launcher.typed import SettingsError, nearest, not_a_choice
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
 from launcher.containers import catalogue, find, image_recipes, preflight, programs, references
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     verbs = {"list": _list, "show": _show, "render": _render, "pull": _pull}
     if words[0] not in verbs:
-        raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")
+        raise UsageError(f"image {words[0]} is not one of {', '.join(verbs)}{nearest(words[0], verbs)}")
     known = KEYS[words[0]]
     for key in options:
         if key not in known:

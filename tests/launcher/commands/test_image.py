@@ -34,7 +34,7 @@ def test_render_prints_a_recipe_in_either_format(format, begins, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["lst"], "image lst is not one of image list, show, render, pull"),
+        (["lst"], "image lst is not one of list, show, render, pull; did you mean list?"),
         (["list", "ngc-torch"], "no ngc-torch in the catalogue"),
         (["render", "cpuu"], "did you mean cpu?"),
         (["render", "cpu", "format=oci"], "format=oci is not one of docker, singularity"),
