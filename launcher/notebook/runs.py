@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from launcher.runs.selection import Selection
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ui import sweep_table, tables
+from launcher.ui.progress import json_row
 
 if TYPE_CHECKING:
     from launcher.executors.job import RunJob
@@ -178,16 +178,7 @@ def _plan(run: Run) -> PlanRecord:
 
 def _steps(run: Run) -> list[dict[str, Any]]:
     _, lines = follow.Lines(run.folder / "metrics.jsonl").read()
-    return [row for row in map(_row, lines) if "step" in row and "event" not in row]
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    """A row of metrics; empty for a line that is none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
+    return [row for row in map(json_row, lines) if "step" in row and "event" not in row]
 
 
 def _display() -> Callable[..., Any] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from amp_launcher.shown import show
+from amp_launcher.typed import leaves
 from launcher import admit, units
 from launcher.report.read import Evidence, group_of
 from launcher.runs import follow
@@ -103,15 +104,12 @@ def describe(evidence: Evidence, group: str | None, arm: bool = False) -> Conten
     )
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, SETTING]:
-    flat: dict[str, SETTING] = {}
-    for key, value in list(values.items())[:MOST]:
-        name = f"{above}{admit.clean(str(key))}"[:LONGEST]
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{name}."))
-        elif value is not None:
-            flat[name] = value if isinstance(value, (bool, int, float)) else admit.clean(show(value))
-    return flat
+def _flat(values: Mapping[str, Any]) -> dict[str, SETTING]:
+    return {
+        admit.clean(key)[:LONGEST]: value if isinstance(value, (bool, int, float)) else admit.clean(show(value))
+        for key, value in list(leaves(values).items())[:MOST]
+        if value is not None
+    }
 
 
 def _is_group(key: str, settings: Mapping[str, SETTING]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
 from launcher import units
 from launcher.runs.states import State
-from launcher.ui import tables
+from launcher.ui import summary, tables
 from launcher.ui.progress import Progress
 from launcher.ui.tables import Column
 
@@ -74,7 +74,7 @@ class Lines:
             if row.state.finished and len(rows) == 1:
                 continue  # the summary follows, and begins with how it ended
             if _differs(before, row):
-                self.say(f"{row.label}  {state_of(row.state)}")
+                self.say(f"{row.label}  {summary.headline(row.state, time.time())}")
             elif not _worth_a_line(before, row, now - when, max(1, busy)):
                 continue
             else:
@@ -100,12 +100,6 @@ def _worth_a_line(before: Row | None, row: Row, seconds: float, busy: int) -> bo
         return row.state.name == "running" and silence >= SILENCE and seconds >= max(SILENCE, silence / 2)
     epoch = row.progress.epoch != before.progress.epoch or row.progress.accuracy != before.progress.accuracy
     return seconds >= (LINE_GAP if epoch else LINE_EVERY) * busy
-
-
-def state_of(state: State) -> str:
-    """A state with its attempt and its reason."""
-    attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
-    return f"{state.name}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
 def line(progress: Progress, now: float | None = None) -> str:

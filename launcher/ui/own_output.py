@@ -133,7 +133,7 @@ def status(row: Row) -> str:
     """A run's state, its known progress and its duration, in one line."""
     now = time.time()
     seconds = summary.elapsed(row.state, now)
-    parts = [row.label, row.state.name if row.progress.step else display.state_of(row.state)]
+    parts = [row.label, row.state.name if row.progress.step else summary.headline(row.state, now)]
     parts += [display.line(row.progress, now if row.state.name == "running" else None)] if row.progress.step else []
     parts += [units.duration(seconds)] if seconds is not None else []
     return "  ".join(parts)

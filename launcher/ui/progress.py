@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.runs.decode import decode
 from launcher.runs.schema import MetricsRow
@@ -57,15 +57,16 @@ def rows_of(lines: Iterable[bytes]) -> list[MetricsRow]:
     steps: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
     for numbered in enumerate(lines):
         (events if b'"event"' in numbered[1] else steps).append(numbered)
-    rows = []
-    for _, line in sorted([*events, *steps]):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(decode(MetricsRow, row)[0])
-    return rows
+    return [decode(MetricsRow, row)[0] for _, line in sorted([*events, *steps]) if (row := json_row(line))]
+
+
+def json_row(line: bytes) -> dict[str, Any]:
+    """A line of metrics.jsonl; empty where it is no row."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def advance(progress: Progress, rows: Iterable[MetricsRow]) -> Progress:
