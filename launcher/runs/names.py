@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from launcher import safe_files
 from launcher.runs import ownership, remote_record, run_roots
@@ -21,6 +20,8 @@ _AT_ONCE = 16
 
 def find(text: str, roots: Mapping[str, Iterable[str]]) -> Named:
     """Those runs that have the text as their name; `roots` has the runs of each."""
+    from concurrent.futures import ThreadPoolExecutor  # and logging, which a listing does without
+
     quoted, own, given = json.dumps(text).encode(), list[str](), list[str]()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for root, names in roots.items():

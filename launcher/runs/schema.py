@@ -1,10 +1,9 @@
 """The JSON records of a run's folder, as far as code reads them: one type for each file, every field with its type.
 
 Named tuples rather than dataclasses: a listing starts without `dataclasses`, whose import takes longer than reading a
-hundred records. A field without a value is None, or empty, whether it was missing, null or of another type.
+hundred records. Their annotations are types, not texts, each of which `typing` would compile. A field without a value
+is None, or empty, whether it was missing, null or of another type.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -3,7 +3,6 @@ reading."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +38,8 @@ def find(ranks: Sequence[Pace]) -> list[SlowRank]:
     for whom."""
     if len(ranks) < 2:
         return []
+    import statistics  # which takes longer to import than a listing's own files
+
     works = [1 - (one.waits or 0.0) for one in ranks]
     usual_work = statistics.median_low(works)  # of two ranks the faster one's
     places = {place for one in ranks for place in one.places}

@@ -33,7 +33,7 @@ from ..run_folders import (
 
 HEAVY = {
     *("hydra", "omegaconf", "antlr4", "yaml", "rich", "submitit", "torch", "numpy"),
-    *("dataclasses", "subprocess", "asyncio"),
+    *("dataclasses", "subprocess", "asyncio", "logging"),
 }
 
 
