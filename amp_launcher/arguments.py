@@ -15,7 +15,7 @@ from amp_launcher import run_folder, settings
 from amp_launcher.precision import checks
 from amp_launcher.precision.levels import MODES, PRESETS
 from amp_launcher.recipe import Recipe, find
-from amp_launcher.settings import Settings
+from amp_launcher.settings import PLAN_SCHEMA, Settings
 from amp_launcher.typed import (
     SettingsError,
     convert,
@@ -31,8 +31,6 @@ from amp_launcher.typed import (
 from amp_launcher.values import read
 
 SHORT = {"amp": "amp.level", "data": "data.name", "profile": "profile.tool"}
-SCHEMA = 2
-"""Of plans."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +83,8 @@ def read_plan(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror}", "run") from None
     except ValueError as error:
         raise SettingsError(f"{path} is not JSON: {error}", "run") from None
-    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA or not isinstance(plan.get("settings"), dict):
-        raise SettingsError(f'{path} should hold "schema": {SCHEMA} and "settings"', "run")
+    if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA or not isinstance(plan.get("settings"), dict):
+        raise SettingsError(f'{path} should hold "schema": {PLAN_SCHEMA} and "settings"', "run")
     return plan
 
 

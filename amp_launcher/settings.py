@@ -166,6 +166,8 @@ class Settings:
         return self.recipe != "script" if self.require_proof is None else self.require_proof
 
 
+PLAN_SCHEMA = 2
+"""Of plan.json, which holds settings."""
 _PROFILERS = {
     "start": ("framework", "nsys", "ncu", "dlprof"),
     "steps": ("framework", "nsys", "ncu"),

@@ -7,7 +7,6 @@ launcher, before anything is queued, and by a trainer that is started by hand.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import types
@@ -72,6 +71,8 @@ NOT_HERE = {
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """`; did you mean x?` for the closest of the choices, whatever their case, or nothing."""
+    import difflib
+
     spelled = {choice.lower(): choice for choice in choices}
     if OTHER_NAMES.get(word.lower()) in spelled:
         return f"; did you mean {OTHER_NAMES[word.lower()]}?"

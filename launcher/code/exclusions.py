@@ -37,7 +37,6 @@ _LARGE_RESULT = 2**20
 """Bytes; smaller files of these names may be settings, a vocabulary or a test's data."""
 
 _name = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIALS), re.IGNORECASE)
-_result = re.compile("|".join(map(fnmatch.translate, _RESULTS)), re.IGNORECASE)
 _KEY_STARTS_WITHIN = 1024
 """Bytes: other text may come first, as the attributes that openssl writes."""
 PRIVATE_KEYS = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1"
@@ -73,7 +72,7 @@ def is_derived(folder: Path) -> bool:
 
 def is_result(name: str, size: int) -> bool:
     """Whether a file of that name and size is what runs leave, as weights and logs, rather than code."""
-    return size >= _LARGE_RESULT and _result.fullmatch(name) is not None
+    return size >= _LARGE_RESULT and any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in _RESULTS)
 
 
 def is_code(name: str, size: int) -> bool:

@@ -19,6 +19,8 @@ BEING_WRITTEN = "being written"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
+    """A file of a script's code."""
+
     path: Path
     status: os.stat_result
     wanted: bool

@@ -13,6 +13,8 @@ from typing import Any
 from launcher.code import exclusions, git
 from launcher.errors import UsageError
 
+SCRIPT = "script"
+"""Folder of a user's script and its code in the snapshot, beside this project's own package."""
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
 

@@ -15,8 +15,6 @@ from launcher.config.script_text import own_modules
 from launcher.errors import UsageError
 from launcher.runs import run_ids, store
 
-FOLDER = "script"
-"""Their folder in the snapshot, beside this project's own package."""
 _COUNTED = 10 * outputs.MAX_FILES
 """Files after which the search ends."""
 
@@ -36,7 +34,7 @@ class Collected:
 
 def name_in_snapshot(script: Path) -> str:
     """The script's own name in the snapshot, as `script/train.py`."""
-    return f"{FOLDER}/{script.relative_to(root_of(script)).as_posix()}"
+    return f"{snapshot.SCRIPT}/{script.relative_to(root_of(script)).as_posix()}"
 
 
 def root_of(script: Path) -> Path:
@@ -70,7 +68,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     if not outputs.is_too_much(kept):
         credentials = [name for name, file in kept.items() if exclusions.is_credential(file.path, root)]
         credentials = [name for name in credentials if kept[name].path != script]
-        taken = {f"{FOLDER}/{name}": file.path for name, file in kept.items() if name not in credentials}
+        taken = {f"{snapshot.SCRIPT}/{name}": file.path for name, file in kept.items() if name not in credentials}
         return Collected(
             root=root, files=taken, credentials=tuple(credentials), left_out=outputs.in_words(files, left_out)
         )
@@ -79,8 +77,8 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         if outputs.size_of(kept) > snapshot.MAX_BYTES
         else f"{outputs.MAX_FILES:,} files"
     )
-    sizes = {f"{FOLDER}/{name}": file.status.st_size for name, file in kept.items()}
-    named = {f"{FOLDER}/{name}": file.path for name, file in kept.items()}
+    sizes = {f"{snapshot.SCRIPT}/{name}": file.status.st_size for name, file in kept.items()}
+    named = {f"{snapshot.SCRIPT}/{name}": file.path for name, file in kept.items()}
     raise UsageError(
         f"script={script}: its folder {root} is sent along with it, and holds more than {limit} "
         f"({snapshot.largest(named, sizes)}); list data and results in {root / '.gitignore'}, or put the code into a "

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -46,7 +45,8 @@ _LONGEST = 400
 
 def name_of(digest: str) -> str:
     """The name here of the environment of a project with that digest: machines that share a home may differ."""
-    return f"{digest[:24]}-{platform.system()}-{platform.machine()}".lower()
+    host = os.uname()
+    return f"{digest[:24]}-{host.sysname}-{host.machine}".lower()
 
 
 def place(run_root: str | Path, shared: int | None) -> Path:
@@ -79,7 +79,7 @@ def lacking() -> str:
         ""
         if uv()
         else (
-            f"python=uv: there is no uv on {platform.node()}, on its PATH, in ~/.local/bin or as a module of "
+            f"python=uv: there is no uv on {os.uname().nodename}, on its PATH, in ~/.local/bin or as a module of "
             f"{sys.executable}; this installs it there: {sys.executable} -m pip install{user} uv"
         )
     )

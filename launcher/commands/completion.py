@@ -159,7 +159,8 @@ def _values(key: str) -> list[str]:
 def _of_search() -> dict[str, Any]:
     """The keys of a search, each with its type. They take a while to import, so that other words don't."""
     from amp_launcher.typed import fields_of
-    from launcher.search.space import KEY, PREFIX, Search
+    from launcher.search import KEY, PREFIX
+    from launcher.search.space import Search
 
     return {KEY: Literal["optuna"], **{f"{PREFIX}{name}": of for name, of in fields_of(Search).items()}}
 

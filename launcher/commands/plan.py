@@ -8,12 +8,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_launcher.typed import SettingsError, build, leaves, plain, show
-from launcher import admit
-from launcher.compare import experiments
-from launcher.compare.experiments import ComparisonRequest
+from launcher import admit, compare
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
@@ -32,6 +30,9 @@ from launcher.runs import address
 from launcher.script import render, trainer_command
 from launcher.ssh.probe_client import probe_each
 from launcher.ui.tables import pairs, table, width_of, wrapped
+
+if TYPE_CHECKING:
+    from launcher.compare.experiments import ComparisonRequest
 
 HELP = """\
 Show what `run` would start, without starting it.
@@ -52,8 +53,11 @@ The run id is decided when the job is started; RUN_ID stands for it here.
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("json", "all", "script", "facts"), starts=True)
-    if (repeated := experiments.requested(words)) is not None:
-        return _of_experiment(repeated, arguments, words)
+    if compare.is_experiment(words.overrides):
+        from launcher.compare import experiments
+
+        if (repeated := experiments.requested(words)) is not None:
+            return _of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked.cells)

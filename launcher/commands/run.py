@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.compare import experiments
+from launcher import compare, search
 from launcher.compare.last_words import last_words
 from launcher.config import request
 from launcher.executors import planning
-from launcher.search import space
 from launcher.ui.foreground import submit_and_follow
 
 
@@ -19,14 +18,16 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
-    if space.is_asked(words.overrides):
+    if search.is_asked(words.overrides):
         from launcher.search import command
 
         return command.start(words, arguments)
-    if (repeated := experiments.requested(words)) is not None:
+    if compare.is_experiment(words.overrides):
+        from launcher.compare import experiments
         from launcher.compare.planning import carry_out
 
-        return carry_out(repeated, arguments, words)
+        if (repeated := experiments.requested(words)) is not None:
+            return carry_out(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked.cells)

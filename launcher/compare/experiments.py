@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amp_launcher.typed import SettingsError, build, nearest, plain
-from launcher.compare import comparison
+from launcher.compare import EXPERIMENT, SCALE, comparison
 from launcher.config import request
 from launcher.config.parse import is_key
 from launcher.config.paths import conf_folder
@@ -43,8 +43,6 @@ from launcher.plan.model import Compare, Published
 T = TypeVar("T")
 U = TypeVar("U")
 
-KEY = "experiment="
-SCALE = "scale="
 FRAMEWORK = "framework="
 NAME = re.compile(r"[\w.+-]{1,60}")
 """A valid name of a run: an experiment's runs are named after it."""
@@ -104,7 +102,7 @@ class ComparisonRequest:
 
 def requested(words: Words) -> ComparisonRequest | None:
     """The experiment that the words name; None where they name none. Raises `UsageError`."""
-    name = _last(KEY, words.overrides).removeprefix(KEY)
+    name = _last(EXPERIMENT, words.overrides).removeprefix(EXPERIMENT)
     if (experiment := find(name, words.config_dirs)) is not None:
         if words.arguments is not None:
             raise UsageError(f"arguments after -- are for a script, and experiment={name} runs none (command line)")
@@ -154,16 +152,18 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     forms = _chosen(name, experiment, words)
     for word, form in forms.items():
         experiment = _in_form(experiment, word, form)
-    typed = [word for word in words if not word.startswith((KEY, SCALE))]
+    typed = [word for word in words if not word.startswith((EXPERIMENT, SCALE))]
     how, typed = comparison.split_flags(typed, experiment.compare)
     names, arms = [arm.name for arm in experiment.arms], []
     for arm in experiment.arms:
         own = [*experiment.words, *arm.words]
-        places = {word: f"{KEY}{name}" for word in own if word not in typed}
+        places = {word: f"{EXPERIMENT}{name}" for word in own if word not in typed}
         asked = request.compose(Words(overrides=(*own, *typed), sources=places, config_dirs=tuple(config_dirs)))
         comparison.check_words(asked.overrides)
         if swept := next((override.typed for override in asked.overrides if override.swept), None):
-            raise UsageError(f"{swept}: {KEY}{name} has its own arms; give one value, which holds for all of them")
+            raise UsageError(
+                f"{swept}: {EXPERIMENT}{name} has its own arms; give one value, which holds for all of them"
+            )
         arms.append(without_half(dataclasses.replace(asked.cells[0], swept=(("arm", arm.name),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs = tuple(made.values())
@@ -230,7 +230,7 @@ def _chosen(name: str, experiment: Experiment, words: Sequence[str]) -> dict[str
     scale = _last(SCALE, words)
     if scale and scale not in experiment.forms:
         there = [word.removeprefix(SCALE) for word in experiment.forms if _is_scale(word)]
-        hint = nearest(scale.removeprefix(SCALE), there) or f"; without scale= {KEY}{name} has its full size"
+        hint = nearest(scale.removeprefix(SCALE), there) or f"; without scale= {EXPERIMENT}{name} has its full size"
         raise UsageError(f"{scale} is not one of {', '.join(there) or 'none'}{hint} (command line)")
     small = experiment.forms[scale].words if scale else ()
     asked = (scale, _last(FRAMEWORK, [*experiment.words, *small, *words]))

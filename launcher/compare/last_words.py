@@ -9,7 +9,6 @@ from pathlib import Path
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import ended_runs, sweep_table
 
 
 def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
@@ -17,10 +16,14 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     all that is known of another run, a table of several."""
     now = time.time()
     if len(states) > 1:
+        from launcher.ui import sweep_table
+
         return sweep_table.last_words(list(states), now, width)
     ((folder, state),) = states.items()
     if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:
         from launcher.compare import report  # and all that reports need
 
         return report.last_words(folder, state, now, width)
+    from launcher.ui import ended_runs
+
     return ended_runs.of_run(folder, state, now, width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import launcher
 from amp_launcher import records
-from launcher.code import code_store, snapshot, user_code
+from launcher.code import code_store, snapshot
 from launcher.code.snapshot import Code
 from launcher.config import job_environment, shell_record
 from launcher.errors import LauncherError, UsageError, of_system
@@ -203,7 +202,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
 
         code = snapshot.describe(code_root().parent, code_files())
     paths = code.paths
-    own = [path for name, path in paths.items() if name.startswith(f"{user_code.FOLDER}/")]
+    own = [path for name, path in paths.items() if name.startswith(f"{snapshot.SCRIPT}/")]
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -211,7 +210,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
         "launcher": launcher.__version__,
         "host": plan.host,
         "cwd": os.getcwd(),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "code": {"digest": plan.code, **snapshot.origin(Path(code.root), list(paths.values()))},
         **({"script": snapshot.origin(Path(code.script), own)} if code.script else {}),
     }

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from amp_launcher.arguments import SCHEMA
+from amp_launcher.settings import PLAN_SCHEMA
 from amp_launcher.typed import least, setting
 from launcher.code import code_store
 from launcher.containers.description import Devices, Mount, User
@@ -188,7 +188,7 @@ class UvPlan:
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
-    schema: int = SCHEMA
+    schema: int = PLAN_SCHEMA
     run_id: str = PLACEHOLDER
     name: str
     run_root: str

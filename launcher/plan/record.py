@@ -8,10 +8,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from amp_launcher.arguments import SCHEMA
 from amp_launcher.precision.levels import Framework
 from amp_launcher.recipe import NAMES, find
-from amp_launcher.settings import Settings
+from amp_launcher.settings import PLAN_SCHEMA, Settings
 from amp_launcher.typed import SettingsError, build, convert, not_a_choice, plain, show
 from launcher.config.schema import CLUSTERS
 from launcher.errors import UsageError
@@ -38,8 +37,8 @@ def of_run(values: Mapping[str, Any], folder: str) -> Plan:
 
 def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
-    if values.get("schema") != SCHEMA:
-        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema {SCHEMA}")
+    if values.get("schema") != PLAN_SCHEMA:
+        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema {PLAN_SCHEMA}")
     try:
         plan = build(Plan, {**values, "precision": values.get("precision") or None, "arms": []})
         arms = convert(values.get("arms") or [], tuple[dict[str, Any], ...], "arms")

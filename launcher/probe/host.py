@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-import platform
 import re
 import shutil
 import stat
@@ -60,12 +59,12 @@ def facts_of(asked: Questions) -> Facts:
         gpus = gpu_probing.with_holders(gpus)
     named = {*asked.folders, *asked.inputs, *(folder for folder in asked.workdirs if folder != OWN_FOLDER)}
     return Facts(
-        host=platform.node(),
+        host=os.uname().nodename,
         user=_user(),
         uid=os.geteuid(),
         home=str(expanded("~")),
         cwd=os.getcwd(),
-        system=platform.system(),
+        system=os.uname().sysname,
         cpus=cgroup_limits.cpus(),
         python=python,
         python_version=version,

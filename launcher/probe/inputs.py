@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_launcher.around import script_source
-from launcher.code import job_files, snapshot, user_code, uv_project
+from launcher.code import job_files, snapshot, uv_project
 from launcher.code.uv_project import UvProject
 from launcher.config import job_environment, script_text
 from launcher.config.paths import expanded
@@ -30,7 +30,7 @@ def project(specs: Sequence[JobSpec]) -> UvProject | None:
     for spec in specs:
         if spec.launch.python == uv_project.WORD:
             named = next(iter(job_files.scripts([spec])), None)
-            start = user_code.absolute(named).parent if named else Path.cwd()
+            start = expanded(named).resolve().parent if named else Path.cwd()
             starts[start] = f"beside {named}" if named else "in the current folder"
     found = [uv_project.find(start, where) for start, where in starts.items()]
     if len({(one.lock, one.member) for one in found}) > 1:
@@ -77,10 +77,15 @@ def _locked(of_uv: UvProject | None) -> dict[str, str]:
 
 def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Path]]:
     """The scripts of the jobs as they were named, and the files that are sent along, by their names in the snapshot."""
+    names = job_files.scripts(specs)
+    if not names:
+        return {}, {}
+    from launcher.code import user_code
+
     by_name: dict[str, Script] = {}
     files: dict[str, Path] = {}
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
-    for named in job_files.scripts(specs):
+    for named in names:
         path = user_code.absolute(named)
         user_code.check_script(named, path, alone=bare)
         its = [spec for spec in specs if spec.launch.script == named]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -78,7 +77,7 @@ def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, 
     `job_environment.search_path` has it."""
     own = os.environ.get("PYTHONPATH")
     if python == sys.executable and bool(own) == bool(searched):
-        return platform.python_version(), _packages()
+        return sys.version.split()[0], _packages()
     environ = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **searched}
     try:
         done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/", env=environ)

@@ -21,11 +21,12 @@ from launcher.config.request import Words
 from launcher.errors import TYPED, LauncherError, UsageError, of_system
 from launcher.executors import interrupts
 from launcher.runs import run_ids, selection, store
+from launcher.search import PREFIX
 from launcher.search import space as spaces
 from launcher.search.driver import Driver
 from launcher.search.job import SearchJob, any_values
 from launcher.search.job import plan as job_of
-from launcher.search.space import PREFIX, Search
+from launcher.search.space import Search
 from launcher.search.study import Study
 from launcher.ui.display import for_stream
 

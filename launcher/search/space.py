@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,14 +15,13 @@ from launcher.config import placeholders, request
 from launcher.config.compose import Composer
 from launcher.config.parse import PASSED, own_settings, parse
 from launcher.config.request import Words
-from launcher.config.schema import ALIASES, annotation_of, text_key
+from launcher.config.schema import annotation_of, text_key
 from launcher.config.spec import JobSpec
 from launcher.config.sweep import by_level
 from launcher.errors import TYPED, UsageError
+from launcher.search import KEY, PREFIX, key_of
 from launcher.ui import sweep_table
 
-KEY = "search"
-PREFIX = "search."
 LOG_FROM = 100
 """Ratio of an interval's ends from which on its values are spaced by their logarithm."""
 OF_RECIPES = ("loss", "accuracy", "eval.loss", "rate")
@@ -93,19 +92,9 @@ class Space:
             yield f"{key} {interval.low} to {interval.high}{kind}"
 
 
-def is_asked(words: Iterable[str]) -> bool:
-    """Whether a search is asked for."""
-    return any(_key(word) == KEY or _key(word).startswith(PREFIX) for word in words)
-
-
-def _key(word: str) -> str:
-    key = word.partition("=")[0].lstrip("+").strip()
-    return ALIASES.get(key, key)
-
-
 def split(words: Words) -> tuple[Search, Space]:
     """How to search, and what. Raises `UsageError`."""
-    by = [word.partition("=")[2] for word in words.overrides if _key(word) == KEY]
+    by = [word.partition("=")[2] for word in words.overrides if key_of(word) == KEY]
     if not by:
         raise UsageError(f"{PREFIX}NAME is for a search; say search=optuna too{TYPED}")
     if by[-1] != "optuna":
@@ -117,7 +106,7 @@ def split(words: Words) -> tuple[Search, Space]:
             "search.metric is missing: say what to search by, as search.metric=accuracy (or loss, eval.loss, rate, "
             f"a name that the script gives job.log){TYPED}"
         )
-    rest = [word for word in rest if _key(word) != KEY]
+    rest = [word for word in rest if key_of(word) != KEY]
     space = _space(rest, Composer(config_dirs=words.config_dirs).groups())
     if not space.searched:
         raise UsageError(
@@ -139,7 +128,7 @@ def _space(words: Sequence[str], groups: Sequence[str]) -> Space:
     choices: dict[str, tuple[str, ...]] = {}
     keys: list[str] = []
     for place, word in enumerate(words):
-        key = _key(word)
+        key = key_of(word)
         keys.append(key)
         if match := _INTERVAL.fullmatch(word.partition("=")[2]):
             intervals[key] = _interval(key, *match.groups())
@@ -181,9 +170,9 @@ def _interval(key: str, call: str, inside: str) -> Interval:
 def repeated(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     """The command of one trial as a run: the search's, with these values."""
     end = command.index(PASSED) if PASSED in command else len(command)
-    own = [word for word in command[:end] if _key(word) != KEY and not _key(word).startswith(PREFIX)]
+    own = [word for word in command[:end] if key_of(word) != KEY and not key_of(word).startswith(PREFIX)]
     values = [
-        f"{word.partition('=')[0]}={_typed(_key(word), texts[_key(word)])}" if _key(word) in texts else word
+        f"{word.partition('=')[0]}={_typed(key_of(word), texts[key_of(word)])}" if key_of(word) in texts else word
         for word in own
     ]
     return [*values, *command[end:]]

@@ -10,14 +10,13 @@ from pathlib import Path
 from launcher.called import as_started
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.executors import interrupts, notices, stopping
+from launcher.executors import interrupts
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
 from launcher.probe.facts import Facts
 from launcher.runs import run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import ended_runs
 
 LastWords = Callable[[dict[Path, State], int], list[str]]
 """The lines about runs that have ended, for a terminal of so many columns."""
@@ -76,6 +75,7 @@ def _run_or_sweep(folders: Sequence[Path]) -> str:
 
 def stay(folders: Sequence[Path], last_words: LastWords) -> int:
     """Watch to the end. Ctrl-C asks the runs to save and stop; a second one kills them."""
+    from launcher.executors import notices, stopping
     from launcher.ui.live import watch
 
     interrupted = False
@@ -102,6 +102,8 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
 
 
 def _after_output(states: Mapping[Path, State], width: int) -> list[str]:
+    from launcher.ui import ended_runs
+
     ((folder, state),) = states.items()
     return ended_runs.of_run(folder, state, time.time(), width, printed=True)
 

@@ -109,6 +109,15 @@ def test_completion_imports_no_hydra():
     assert not {"hydra", "omegaconf", "yaml"} & set(done.stdout.split())
 
 
+def test_a_plan_imports_nothing_of_searches_experiments_and_scripts():
+    text = "import sys; from launcher.__main__ import main; main(['plan', 'amp=o2']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    parts = ("search.space", "compare.experiments", "code.user_code", "plan.model", "ui.ended_runs")
+    imported = {name for name in parts if f"launcher.{name}" in done.stdout.split()}
+    assert imported == {"plan.model"}
+    assert not {"hydra", "omegaconf", "submitit", "logging", "difflib", "platform"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
