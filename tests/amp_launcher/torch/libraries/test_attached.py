@@ -40,17 +40,6 @@ def test_a_callback_is_a_plain_one_in_a_process_that_is_spawned(monkeypatch):
     assert type(pickle.loads(pickle.dumps(made))) is lightning.pytorch.Callback
 
 
-def test_outside_of_the_launcher_a_trainer_has_its_own_callbacks_alone_and_imports_nothing_of_ours():
-    text = """
-import sys, lightning, transformers.trainer
-trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
-print(sorted({type(callback).__module__.split(".")[0] for callback in trainer.callbacks}))
-print([kind.__module__ for kind in transformers.trainer.DEFAULT_CALLBACKS], "amp_launcher" in sys.modules)
-"""
-    ended = subprocess.run([sys.executable, "-c", text], env=environment(), capture_output=True, text=True)
-    assert ended.stdout.splitlines() == ["['lightning']", "['transformers.trainer_callback'] False"], ended.stderr
-
-
 def test_a_script_that_imports_the_libraries_itself_has_a_callback_in_each(tmp_path):
     text = """
 import sys
