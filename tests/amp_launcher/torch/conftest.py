@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,17 @@ def _own_switches() -> Iterator[None]:
     torch.use_deterministic_algorithms(repeatable)
     torch.utils.deterministic.fill_uninitialized_memory = filled
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def calls_for_kernels() -> Iterator[None]:
+    """Inductor compiles all but its kernels: its code calls torch's own operations in their place. The graph that is
+    observed is the same, and the C++ compiler, which takes most of the time, isn't needed."""
+    from torch._inductor import config
+
+    has_option = hasattr(config, "fallback_by_default")
+    with config.patch(fallback_by_default=True) if has_option else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -213,6 +213,7 @@ def test_one_rank_under_ddp_trains_as_without(tmp_path: Any):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("calls_for_kernels")
 def test_compiled_it_trains_as_eager():
     eager = of("o2", "fp8-tensorwise")
     expected = train(eager, eager.prepare(net()), 3)

@@ -208,6 +208,7 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32(tmp_path, lib
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("calls_for_kernels")
 @pytest.mark.parametrize(("level", "recompute"), [("o1", "selective"), ("o2", "full")])
 def test_compiled_code_is_proved_too(tmp_path, library, level, recompute):
     words = ("compile=true", f"train.recompute={recompute}", "train.layers=1")

@@ -35,6 +35,7 @@ from tests.amp_launcher.torch.observed_runs import (
 pytestmark = [
     pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"),
+    pytest.mark.usefixtures("calls_for_kernels"),
 ]
 
 O0 = Amp(level="o0")
