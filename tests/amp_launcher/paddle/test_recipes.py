@@ -21,9 +21,9 @@ from tests.amp_launcher.torch.trainers import result
 LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node=2", "--backend=gloo"]
 
 
-@pytest.mark.parametrize("api", ["loop", "model"])
-def test_mnist_learns(tmp_path, api):
-    folder = train("paddle", "mnist", tmp_path, "amp=o0", "device=auto", "batch=32", "steps=24", f"train.api={api}")
+def test_mnist_learns_by_paddles_model(tmp_path):
+    """That the loop has torch's losses is in the contract."""
+    folder = train("paddle", "mnist", tmp_path, "amp=o0", "device=auto", "batch=32", "steps=24", "train.api=model")
     assert result(folder)["observed"]["param_dtypes"] == {"float32": 1_199_882}
     assert result(folder)["eval"]["accuracy"] > 0.5
 

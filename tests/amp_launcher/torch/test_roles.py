@@ -121,6 +121,7 @@ def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -
 
 @pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.usefixtures("calls_for_kernels")
 @pytest.mark.parametrize(("gemm", "recompute"), [("fp8-tensorwise", "none"), ("fp8-rowwise-gw-hp", "free")])
 def test_compiled_code_shows_the_same_roles(gemm: str, recompute: str) -> None:
     torch._dynamo.reset()
