@@ -34,7 +34,7 @@ from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import refuse_unknown
 from amp_launcher.torch.precision.compiler import make_compilable
 from amp_launcher.torch.precision.float32_masters import HalfModelFloat32Masters
-from amp_launcher.torch.precision.mechanisms import Autocast, HalfModel, HalfModelNoMasters, ShardedFloat32Masters
+from amp_launcher.torch.precision.mechanisms import Autocast, HalfModel, HalfModelNoMasters
 from amp_launcher.torch.precision.model_checks import (
     refuse_closure,
     refuse_half,
@@ -54,7 +54,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "autocast": Autocast,
     "half_model_no_masters": HalfModelNoMasters,
     "half_model_fp32_masters": HalfModelFloat32Masters,
-    "sharded_fp32_masters": ShardedFloat32Masters,
+    "sharded_fp32_masters": Autocast,  # `sharding` gathers half-precision parameters from float32 shards
     "half_model": HalfModel,
 }
 """The class of each mechanism that `amp_launcher.precision.support` names."""

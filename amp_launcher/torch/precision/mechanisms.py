@@ -133,13 +133,6 @@ class HalfModelNoMasters(Autocast):
         average_in_float32(model)
 
 
-class ShardedFloat32Masters(Autocast):
-    """o2 under parallel=fsdp: the float32 shards of the parameters are the masters, and half precision is gathered.
-
-    The model stays float32 here; `amp_launcher.torch.precision.sharding` makes it half-precision, except norms.
-    """
-
-
 class HalfModel(Autocast):
     """o3: half precision throughout, inputs included. Only the loss is float32, as the model's outputs are."""
 
