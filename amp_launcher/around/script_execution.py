@@ -72,7 +72,8 @@ def execute(
         hint = script.instead(error) or _not_linked(error, workdir)
         if hint:
             print(f"script: {hint}", file=sys.stderr)
-        return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")  # `assert` says nothing
+        return FAILED, f"{said}{'; ' if hint else ''}{hint}", trace
     return 0, None, ""
 
 

@@ -197,3 +197,17 @@ def products_that_are_added_in_place():
             return of_inputs, of_weight, gradient.sum(0)
 
     losses = train(loss_of=lambda: F.mse_loss(net[2](Linear.apply(net[0](inputs), square, square[0])), targets))
+
+
+@guest(o0="proved", o1=None, script=None)
+def products_in_kernels_of_other_operations():
+    bilinear = nn.Bilinear(8, 8, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *bilinear.parameters()], lr=0.01)
+
+    def loss_of():
+        output = net(inputs) + bilinear(inputs, inputs)
+        grid = F.affine_grid(output[:12].view(2, 2, 3), [2, 1, 4, 4])
+        inverse = torch.linalg.pinv(bilinear.weight[0].float())
+        return F.mse_loss(output, targets) + grid.float().square().mean() + 1e-3 * inverse.square().mean()
+
+    losses = train(loss_of=loss_of, optimizer=optimizer)

@@ -9,7 +9,10 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from amp_launcher.torch.observe.calls import tensors
-from amp_launcher.torch.observe.operators import FAST_PATHS
+from amp_launcher.torch.observe.operators import HOLDING_PRODUCTS, has_kernel
+
+_EXPLICIT = "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"
+"""Keys of kernels for every device. By the key of a device such a kernel can't be called: torch crashes."""
 
 
 def parts_of(func: Any) -> Any:
@@ -30,9 +33,10 @@ def _in_parts(func: Any) -> Any:
         with torch.overrides.enable_reentrant_dispatch():
             is_on = _has_autocast(device) and torch.is_autocast_enabled(device)
         with _autocast_seen(device) if is_on else contextlib.nullcontext():
-            if func._schema.name not in FAST_PATHS:
+            if func._schema.name not in HOLDING_PRODUCTS:
                 return func.decompose(*args, **kwargs)
-            return func._op_dk(getattr(torch._C.DispatchKey, device.upper()), *args, **kwargs)
+            key = next(filter(lambda key: has_kernel(func, key), _EXPLICIT), device.upper())
+            return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
     return run
 

@@ -25,8 +25,14 @@ from amp_launcher.torch.observe.lineage import SAME_DATA
 LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
 REDUCTION, GATHERING = "reduction", "gathering"
 
-FAST_PATHS = frozenset({"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"})
-"""Kernels of evaluations that dispatch their products, and need autocast in there where it is on."""
+HOLDING_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_native_multi_head_attention _transformer_encoder_layer_fwd _trilinear affine_grid_generator linalg_pinv"
+    ).split()
+)
+"""Kernels that dispatch their products, and need autocast in there where it is on. The first two are of evaluations,
+the others those of `nn.Bilinear`, spatial transformers and pseudo-inverses."""
 
 _QUERY, _KEY, _VALUE = ("query", "q"), ("key", "k"), ("value", "v")
 _GRADIENT = ("grad_out", "dout", "grad")
@@ -39,10 +45,10 @@ def kind_of(func: Any) -> str:
         return COMPOSITE if func in flop_registry else UNKNOWN
     if func._schema.name.startswith("prim::"):
         return LIGHT  # questions to a tensor, such as its device, which the dispatcher doesn't have
-    if _has_kernel(func, "CompositeImplicitAutograd") and not (_has_kernel(func, "CPU") or _has_kernel(func, "CUDA")):
+    if has_kernel(func, "CompositeImplicitAutograd") and not (has_kernel(func, "CPU") or has_kernel(func, "CUDA")):
         return COMPOSITE  # arrives undecomposed in inference mode only
     namespace, _, name = func._schema.name.partition("::")
-    if func._schema.name in FAST_PATHS:
+    if func._schema.name in HOLDING_PRODUCTS:
         return COMPOSITE
     if knows(namespace):
         if "c10d" in namespace and "reduce" in name:
@@ -160,7 +166,7 @@ def _shape(out: Any) -> Sequence[int]:
     return produced[0].shape if produced else ()
 
 
-def _has_kernel(func: Any, key: str) -> bool:
+def has_kernel(func: Any, key: str) -> bool:
     """Whether the operation has a kernel of its own there. SiLU's gradient has one for each device, and a composite
     one that rounds otherwise; in its place it would change what is observed."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)

@@ -242,3 +242,17 @@ def test_a_file_with_relative_imports_runs_as_a_module_of_its_package(tmp_path):
     )
     ended = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "outer.inner [42]\n"), ended.stderr
+
+
+def test_the_reason_of_an_exception_without_a_text_is_its_name(tmp_path):
+    (tmp_path / "train.py").write_text("assert not __name__\n")
+    done = subprocess.run([sys.executable, "-c", EXECUTE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "AssertionError\n"
+
+
+EXECUTE = """
+import pathlib, sys
+from amp_launcher.around.script_execution import execute
+folder = pathlib.Path(sys.argv[1])
+print(execute(folder / "train.py", (), folder, {})[1])
+"""
