@@ -21,12 +21,16 @@ def is_half(dtype: str) -> bool:
     return dtype in ("float16", "bfloat16") or is_narrow(dtype)
 
 
+FLOAT32_UNDER_AUTOCAST = frozenset(("cdist", "matrix_exp", "linalg_matrix_exp"))
+"""Functions of torch whose products autocast leaves in float32."""
+
+
 def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
     """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, torch
-    computes attention that it has no fused kernel for as float32 products, and autocast distances in float32."""
+    computes attention that it has no fused kernel for as float32 products, and some functions under autocast."""
     if call["dtype"].startswith("complex"):
         return True
-    if call["functions"] == ["cdist"]:
+    if len(call["functions"]) == 1 and FLOAT32_UNDER_AUTOCAST.issuperset(call["functions"]):
         return bool(call["dtype"] == "float32" and rule["level"] == "o1")
     attention = call["functions"] == ["scaled_dot_product_attention"] and call["operation"] in ("bmm", "baddbmm")
     asked = (*rule["deny"], *rule.get("either", ()))

@@ -329,6 +329,17 @@ def distances_by_products():
     losses = train(4, loss_of, optimizer)
 
 
+@guest(o0="proved", o1="proved")
+def orthogonal_weights_of_a_matrix_exponential():
+    layer = torch.nn.utils.parametrizations.orthogonal(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD([*net.parameters(), *layer.parameters()], lr=0.01)
+
+    def loss_of():
+        return F.mse_loss(net(layer(inputs)), targets)
+
+    losses = train(4, loss_of, optimizer)
+
+
 @guest(o1="proved")
 def three_hundred_micro_batches():
     losses = []

@@ -106,7 +106,7 @@ class DispatchObserver(TorchDispatchMode):
         with self.guard():
             run, after = self._before(func, args, kwargs)
         if run is not func:
-            with self:
+            with self, self.writers.within(func, args, kwargs):
                 return run(*args, **kwargs)
         try:
             out = func(*args, **kwargs)
@@ -218,7 +218,7 @@ class DispatchObserver(TorchDispatchMode):
 
         operands_of = None if trains else self._without_gradients(matrices, origins, running)
 
-        functions = ("cdist",) if backward and name in ("mm", "bmm") and _is_of_distances() else ()
+        functions = _gradient_of() if backward else ()
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             call = Call(
@@ -268,10 +268,13 @@ class DispatchObserver(TorchDispatchMode):
         return None if backward or running.merged else False
 
 
-def _is_of_distances() -> bool:
-    """Whether the gradient that runs is that of `cdist`, by matrix products."""
+_GRADIENTS = {"EuclideanDistBackward0": ("cdist",), "LinalgMatrixExpBackward0": ("matrix_exp",)}
+"""Autograd's name of a gradient that has matrix products of its own -> the function that it is of."""
+
+
+def _gradient_of() -> tuple[str, ...]:
     node = torch._C._current_autograd_node()
-    return node is not None and node.name().startswith("EuclideanDistBackward")
+    return () if node is None else _GRADIENTS.get(node.name(), ())
 
 
 @contextlib.contextmanager

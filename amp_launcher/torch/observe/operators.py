@@ -28,11 +28,12 @@ REDUCTION, GATHERING = "reduction", "gathering"
 HOLDING_PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
-        "_native_multi_head_attention _transformer_encoder_layer_fwd _trilinear affine_grid_generator linalg_pinv"
+        "_native_multi_head_attention _transformer_encoder_layer_fwd "
+        "_trilinear affine_grid_generator linalg_pinv linalg_matrix_exp"
     ).split()
 )
 """Kernels that dispatch their products, and need autocast in there where it is on. The first two are of evaluations,
-the others those of `nn.Bilinear`, spatial transformers and pseudo-inverses."""
+the others those of `nn.Bilinear`, spatial transformers, pseudo-inverses and orthogonal weights."""
 
 _QUERY, _KEY, _VALUE = ("query", "q"), ("key", "k"), ("value", "v")
 _GRADIENT = ("grad_out", "dout", "grad")

@@ -43,6 +43,7 @@ from amp_launcher.torch.observe.memory import (
     memory_of,
     stamp_of,
 )
+from amp_launcher.torch.observe.operators import HOLDING_PRODUCTS
 from amp_launcher.torch.observe.roles import has_gradients
 from amp_launcher.torch.observe.traits import Traits
 from amp_launcher.torch.uncompiled import is_traced
@@ -77,6 +78,8 @@ class Writers:
         self.backwards = 0
         """Those that were followed by something else."""
         self._traits: dict[Any, Traits] = {}
+        self._of_kernel: set[Any] | None = None
+        """The memory that a kernel of torch's was given whose operations are seen one by one."""
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -117,6 +120,17 @@ class Writers:
                 if (function or self._left or tensor.requires_grad) and self._was_written(tensor, record):
                     of = f" of {function}" if function else ""
                     _make_outside(record, f"memory{of} that was written outside torch")
+
+    @contextlib.contextmanager
+    def within(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """The operations of a kernel run, which may have constants of its own, such as the coefficients of a series."""
+        before = self._of_kernel
+        if getattr(func, "_schema", None) is not None and func._schema.name in HOLDING_PRODUCTS:
+            self._of_kernel = {memory_of(tensor) for tensor in _dense(tensors([*args, *kwargs.values()]))}
+        try:
+            yield
+        finally:
+            self._of_kernel = before
 
     def ran(
         self,
@@ -247,6 +261,8 @@ class Writers:
 
     def _first_seen(self, tensor: torch.Tensor, record: Record, backward: bool, gradients: bool) -> None:
         """Memory that is older than the step, or that something unseen made."""
+        if self._of_kernel is not None and memory_of(tensor) not in self._of_kernel:
+            return
         if tensor.requires_grad or isinstance(tensor, nn.Parameter) or not _has_values(tensor):
             return
         if self._left and not gradients and (name := _running_function()):

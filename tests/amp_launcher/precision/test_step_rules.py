@@ -153,6 +153,7 @@ def test_a_recurrent_layer_that_autocast_gave_float16_is_named_with_the_way_out(
     [
         ("bmm", ATTENTION, "float32"),  # on an H200 under bfloat16 autocast too, where it had no dimension of heads
         ("_euclidean_dist", "cdist", "float32"),
+        ("bmm", "matrix_exp", "float32"),
         ("mm", "matmul", "complex64"),
     ],
 )
