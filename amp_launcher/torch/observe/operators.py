@@ -29,11 +29,11 @@ HOLDING_PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
         "_native_multi_head_attention _transformer_encoder_layer_fwd "
-        "_trilinear affine_grid_generator linalg_pinv linalg_matrix_exp"
+        "_trilinear affine_grid_generator linalg_pinv linalg_matrix_exp conv_tbc"
     ).split()
 )
 """Kernels that dispatch their products, and need autocast in there where it is on. The first two are of evaluations,
-the others those of `nn.Bilinear`, spatial transformers, pseudo-inverses and orthogonal weights."""
+the others those of `nn.Bilinear`, spatial transformers, pseudo-inverses, orthogonal weights and `torch.conv_tbc`."""
 
 _QUERY, _KEY, _VALUE = ("query", "q"), ("key", "k"), ("value", "v")
 _GRADIENT = ("grad_out", "dout", "grad")

@@ -206,9 +206,24 @@ def test_flex_attention_is_observed_by_its_parts() -> None:
 
 def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:
     mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
+    weight, scales = torch.ones(32, 64, dtype=torch.int8), torch.ones(32, dtype=torch.bfloat16)
     with mode:
-        nn.Bilinear(3, 4, 5)(torch.randn(2, 3), torch.randn(2, 4))
-    assert list(mode.unaccounted) == ["aten._trilinear.default"]
+        torch.ops.aten._weight_int8pack_mm(torch.ones(2, 64, dtype=torch.bfloat16), weight, scales)
+    assert list(mode.unaccounted) == ["aten._weight_int8pack_mm.default"]
+
+
+def test_the_products_of_a_convolution_over_time_are_counted_in_the_type_that_autocast_gives_them() -> None:
+    inputs, weight, bias = torch.randn(12, 4, 8), torch.randn(3, 8, 8, requires_grad=True), torch.zeros(8)
+    mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
+    with torch.autocast("cpu", torch.bfloat16), mode:
+        outputs = torch.conv_tbc(inputs, weight, bias)
+    with mode:
+        outputs.float().sum().backward()
+    forward = (("bfloat16", (40, 8)), ("bfloat16", (8, 8)))
+    assert [call.operands for call in mode.calls[:3]] == [forward] * 3
+    assert {(call.operation, call.backward, call.operands[0][0]) for call in mode.calls[3:]} == {
+        ("addmm_", True, "bfloat16")
+    }
 
 
 def test_no_operation_of_aten_that_multiplies_matrices_passes_for_light() -> None:
