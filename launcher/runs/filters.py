@@ -18,6 +18,8 @@ AT_ONCE = 200
 """Runs that are looked at together."""
 _PART = "level", "kind", "mode"
 """What a group of keys means where one value is asked of it, as `amp=o2` means `amp.level=o2`."""
+_OWN = "state", "name", "date"
+"""Keys that a run has beside those of its plan."""
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
 
 
@@ -60,7 +62,7 @@ class Filter:
             from amp_launcher.typed import nearest
 
             key = min(self._unmet)
-            raise UsageError(f"ls: no run has a key {key}{nearest(key, self._keys)} (or state, name, date)")
+            raise UsageError(f"ls: no run has a key {key}{nearest(key, {*self._keys, *_OWN})} (or {', '.join(_OWN)})")
         return found if most is None else found[: most + 1]
 
     def _is_of_date(self, run: str) -> bool:

@@ -111,6 +111,7 @@ def test_those_of_a_sweep_and_their_best(root: Path, runs: None, shown: Shown) -
         (["state="], "state= has no value"),
         (["date=yesterday"], "date=yesterday should be a day, a month or a year, as 2026-11-27, or a span of them"),
         (["amp.levle=o2"], "no run has a key amp.levle; did you mean amp.level"),
+        (["stat=failed"], r"no run has a key stat; did you mean state\? \(or state, name, date\)"),
         (["wise-moth", "state=failed"], "state=failed is for a listing, and 20260203-050000-wise-moth is a run"),
     ],
 )
