@@ -75,9 +75,12 @@ TELL = (
 def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The version of that Python and the frameworks that it can import. `searched` is the PYTHONPATH of the job, as
     `job_environment.search_path` has it."""
-    own = os.environ.get("PYTHONPATH")
-    if python == sys.executable and bool(own) == bool(searched):
-        return sys.version.split()[0], _packages()
+    if python == sys.executable:
+        folders = _folders()
+        entries = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+        if searched or entries.isdisjoint(map(os.path.abspath, folders.values())):
+            versions = {module: _version(PACKAGES[module], folder) for module, folder in folders.items()}
+            return sys.version.split()[0], versions
     environ = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **searched}
     try:
         done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/", env=environ)
@@ -87,13 +90,10 @@ def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, 
     return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
 
 
-def _packages() -> dict[str, str]:
-    versions = {}
-    for module, builds in PACKAGES.items():
-        spec = importlib.util.find_spec(module)
-        if spec is not None:
-            versions[module] = _version(builds, Path(spec.origin or "/").parent.parent)
-    return versions
+def _folders() -> dict[str, Path]:
+    """Module -> the folder in which this Python finds it."""
+    specs = {module: importlib.util.find_spec(module) for module in PACKAGES}
+    return {module: Path(spec.origin or "/").parent.parent for module, spec in specs.items() if spec is not None}
 
 
 def _version(builds: Sequence[str], folder: Path) -> str:

@@ -31,3 +31,19 @@ def test_the_build_of_paddle_is_read_from_its_distribution(which, distribution, 
         python.chmod(0o755)
         _, packages = pythons.look_into(str(python), {})
     assert packages["paddle"] == version
+
+
+def test_a_job_without_the_shells_search_path_lacks_what_only_that_has(tmp_path, monkeypatch):
+    (tmp_path / "paddle").mkdir()
+    (tmp_path / "paddle" / "__init__.py").touch()
+    (tmp_path / "paddlepaddle-99.dist-info").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "paddle", raising=False)
+    found = pythons.look_into(sys.executable, {"PYTHONPATH": str(tmp_path)})
+    assert found[1]["paddle"] == "99+cpu"
+    assert pythons.look_into(sys.executable, {})[1].get("paddle") != "99+cpu"
+
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))  # which has no framework: no other process has to be asked
+    monkeypatch.setattr(pythons.subprocess, "run", None)
+    assert pythons.look_into(sys.executable, {}) == found
