@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from launcher.executors.slurm import jobs, submit
 from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.runs.states import SILENT
+from tests import patience
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
@@ -134,6 +136,10 @@ def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
     folders = [trainers.start(trainers.plan(pace=0.5)) for _ in range(2)]
+    until(lambda: all((folder / "attempts/1").exists() for folder in folders), LONG)
+    begun, saved_at = time.time(), Path(cluster.folder, "slurm/state/job_state").stat
+    # A controller that is killed forgets what it has not saved, which it does in five seconds of a quiet machine.
+    until(lambda: saved_at().st_mtime > begun or time.time() > begun + patience.scaled(6), LONG)
     for _ in range(moments.rounds):
         before = folders_of(trainers)
         started = launch(trainers, cluster)
