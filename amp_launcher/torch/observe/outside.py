@@ -126,7 +126,8 @@ class Writers:
         """The operations of a kernel run, which may have constants of its own, such as the coefficients of a series."""
         before = self._of_kernel
         if getattr(func, "_schema", None) is not None and func._schema.name in HOLDING_PRODUCTS:
-            self._of_kernel = {memory_of(tensor) for tensor in _dense(tensors([*args, *kwargs.values()]))}
+            with self._guard():
+                self._of_kernel = {memory_of(tensor) for tensor in _dense(tensors([*args, *kwargs.values()]))}
         try:
             yield
         finally:
