@@ -249,8 +249,3 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
             yield from (Path(folder, name) for name in sorted(names))
         if match.is_file():
             yield match
-
-
-def absolute(named: str) -> Path:
-    """The script as it was named, absolute, with links and `..` resolved. Raises `UsageError` for no home folder."""
-    return expanded(named).resolve()
