@@ -132,7 +132,7 @@ def search_path(
 ) -> dict[str, str]:
     """The PYTHONPATH that a job takes from the process that starts it in that folder, absolute, and with which its
     Python is asked beforehand. None in a container, whose image has its own packages, nor in a queue, whose nodes get
-    nothing of the shell."""
+    no variable of the shell."""
     entries = None if queued or contained else plain_start.absolute(environment.get("PYTHONPATH"), folder)
     return {"PYTHONPATH": entries} if entries else {}
 

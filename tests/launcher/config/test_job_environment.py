@@ -105,7 +105,7 @@ def test_a_plan_finds_the_packages_that_its_job_searches(
     plan = resolve(
         spec,
         dataclasses.replace(
-            LOGIN, run_root="/work/runs", scripts={"train.py": Script(path="/p/train.py", name="script/train.py")}
+            LOGIN, run_root="/shared/runs", scripts={"train.py": Script(path="/p/train.py", name="script/train.py")}
         ),
     )
     facts = host.facts_of(questions([spec]))

@@ -98,7 +98,7 @@ def test_a_preempted_script_saves_in_its_grace_time_and_continues_bit_for_bit(
 
     folder = submitted.folder(name)
     ended = store.read_or_empty(folder / "attempts/1" / store.ENDED)
-    # By whom is told where one job alone is planned on its nodes; others' jobs may wait beside it.
+    # The preempting job is named only where no other one is planned on those nodes; other tests' jobs may wait there.
     by = rf"( by job {preemptor} \(root, partition priority\))?"
     assert ended["state"] == "requeued"
     assert re.fullmatch(f"preempted{by}; checkpoint in LAUNCHER_CHECKPOINT_DIR", ended["reason"])
