@@ -38,8 +38,10 @@ def execute(
     """
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, path in inputs.items():
+        link = workdir / name
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
-            (workdir / name).symlink_to(path)
+            link.symlink_to(path)
     os.chdir(workdir)
     source = file.read_bytes()
     depth = _package_depth(file, script_source.relative_level(source))
@@ -118,10 +120,15 @@ def _not_linked(error: BaseException, workdir: Path) -> str:
     path = error.filename if isinstance(error, FileNotFoundError) else None
     if not isinstance(path, str) or os.environ.get("LAUNCHER_RUN_ID") not in workdir.parts:
         return ""
-    name = path.partition("/")[0]
-    if name in ("", ".", ".."):  # absolute, or outside of the folder
+    parts = os.path.normpath(path).split("/")
+    above = parts.count("..")
+    name = "/".join(parts[: above + 1])
+    if name in ("", ".") or len(parts) == above:  # absolute, or a folder that is there
         return ""
-    return f"it starts in an empty folder of its own; if it reads {name}, script.inputs=[{name}] links it there"
+    return (
+        f"it starts in an empty folder of its own; if it reads {name}, script.inputs=[{name}] links it there; if it "
+        "writes there, it has to make the folder first"
+    )
 
 
 def _exit_code(ended: SystemExit) -> int:

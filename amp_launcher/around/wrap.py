@@ -119,7 +119,8 @@ def _own_folder(chosen: Arguments) -> str:
     """The folder of the run's own in which its script starts: one for all attempts, so that a later attempt finds the
     files of an earlier one; in a comparison one for each attempt, since each block starts afresh."""
     block = f"/{os.environ['LAUNCHER_ATTEMPT']}" if chosen.plan.get("arm") else ""
-    return f"{chosen.run}/work{block}"
+    below = chosen.plan["script"].get("below")
+    return f"{chosen.run}/work{block}{f'/{below}' if below else ''}"
 
 
 def _resuming(plan: Mapping[str, Any]) -> Sequence[str]:

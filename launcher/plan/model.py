@@ -62,7 +62,9 @@ class ScriptPlan:
     """Folder that it starts in, absolute; empty for the run's own folder, `RUN/work`, or in a comparison `RUN/work/N`
     for the arm's attempt N, which is one block."""
     inputs: dict[str, str] = field(default_factory=dict)
-    """Links in the run's own folder: name -> file or folder, absolute."""
+    """Links in the run's own folder: path from where it starts, as `data` or `../data` -> file or folder, absolute."""
+    below: str = ""
+    """Where below the run's own folder it starts, so that the links lie in there."""
     arguments: tuple[str, ...] = ()
     """The words after `--`."""
     bare: bool = False
@@ -76,9 +78,9 @@ class ScriptPlan:
     block: int = 0
     """Optimizer steps after which it is ended, as a block of a comparison; 0 for no limit."""
 
-    def folder(self, run: str) -> str:
-        """The folder that it starts in, for the run in that folder."""
-        return self.workdir or f"{run}/work"
+    def folder(self, run: str, block: str = "") -> str:
+        """The folder that it starts in, for the run in that folder; `block` is that of a comparison, as `/1`."""
+        return self.workdir or f"{run}/work{block}{self.below and f'/{self.below}'}"
 
     def file_in(self, code: str) -> str:
         """The path of the file for a command that starts in another folder; `code` is the snapshot's folder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from amp_launcher.around import script
@@ -54,13 +54,15 @@ def choose(spec: JobSpec, facts: Facts | None) -> ScriptPlan | None:
             )
         if launch.workdir in facts.missing:
             raise SettingsError(f"workdir={launch.workdir}: there is no such folder", "workdir")
+    inputs = _inputs(launch, workdir, facts) if facts else {}
     return ScriptPlan(
         file=file,
         in_image=in_image(launch.script),
         root=root,
         named=named,
         workdir=workdir,
-        inputs=_inputs(launch, workdir, facts) if facts else {},
+        inputs=inputs,
+        below="" if workdir or facts is None else _below(inputs, facts.cwd),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
         command=spec.training.train.command,
@@ -123,7 +125,9 @@ def _in_checkout(spec: JobSpec, facts: Facts, workdir: str) -> tuple[str, str]:
 
 
 def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
-    """The links in a folder of the run's own; none for another folder, which has to hold each input already.
+    """The links in a folder of the run's own, by their paths from where the script starts; none for another folder,
+    which has to hold each input already. A path that begins with `..` is linked under that path, and any other under
+    its last name.
 
     For a container, links are resolved: Apptainer silently mounts nothing on a path that is a link in the container.
     Raises `SettingsError`.
@@ -131,15 +135,19 @@ def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
     by_name: dict[str, str] = {}
     for path in launch.inputs:
         absolute = facts.absolute(path)
-        name = posixpath.basename(absolute)
+        last = posixpath.basename(absolute)
+        typed = posixpath.normpath(path)
+        name = typed if typed.startswith("../") and posixpath.basename(typed) != ".." else last
         problem = ""
-        if not path or not name:
+        if not path or not last:
             problem = "it has no name for a link"
+        elif _above(name) > len(_folders(facts.cwd)):
+            problem = f"it leads above {facts.cwd} more often than that has folders"
         elif path in facts.missing:
             problem = f"there is no such file or folder on {facts.host}" + f" ({absolute})" * (absolute != path)
         elif by_name.get(name, absolute) != absolute:
             problem = f"{by_name[name]} and {absolute} would have links of the same name, {name}"
-        elif workdir and absolute != posixpath.join(workdir, name):
+        elif workdir and absolute != posixpath.normpath(posixpath.join(workdir, name)):
             problem = (
                 f"the script starts in {workdir}, where nothing is linked; say workdir=run for a folder of the run's "
                 "own with links"
@@ -149,19 +157,32 @@ def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
         by_name[name] = absolute
     if workdir:
         return {}
-    if launch.container.kind == "none":
-        return by_name
-    return {name: facts.real_paths.get(path, path) for name, path in by_name.items()}
+    is_contained = launch.container.kind != "none"
+    # Sorted: a folder is linked before what lies in it, which is there then.
+    return {name: facts.real_paths.get(path, path) if is_contained else path for name, path in sorted(by_name.items())}
+
+
+def _below(inputs: Mapping[str, str], folder: str) -> str:
+    """Where in the run's own folder a script starts: as deep as links above it need, with the names of the folder
+    where the command was typed."""
+    depth = max(map(_above, inputs), default=0)
+    return "/".join(_folders(folder)[-depth:]) if depth else ""
+
+
+def _above(name: str) -> int:
+    return name.split("/").count("..")
+
+
+def _folders(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
 
 
 def start_folder(plan: Plan) -> str:
     """The folder in which a plan's script starts, with its links, for people."""
     assert plan.script is not None
-    folder = plan.script.folder(plan.run_dir)
     if plan.script.workdir:
-        return folder
-    if plan.arm:
-        folder += "/N for its block N"
+        return plan.script.workdir
+    folder = plan.script.folder(plan.run_dir, "/N" if plan.arm else "") + " for its block N" * bool(plan.arm)
     links = ", ".join(f"{name} -> {path}" for name, path in plan.script.inputs.items())
     return f"{folder}, {f'with {links}' if links else 'empty'}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from launcher.containers.devices import JOB_GPUS, needs_job_gpus
 from launcher.containers.runtime import Wrapped
 from launcher.containers.words import EnvArg, Word, to_bash
@@ -130,9 +132,14 @@ def _links(plan: Plan) -> list[str]:
     """Lines that link the inputs of a bare script in the folder of its own; an earlier attempt may have."""
     assert plan.script is not None
     folder = plan.script.folder(plan.run_dir)
-    pairs = ((to_bash(path), to_bash(f"{folder}/{name}")) for name, path in plan.script.inputs.items())
-    # Behind a failed ln: another node may have made the link meanwhile.
-    return [f"[ -L {link} ] || ln -sT {path} {link} || [ -L {link} ] || exit 1" for path, link in pairs]
+    lines = []
+    for name, path in plan.script.inputs.items():
+        link = to_bash(f"{folder}/{name}")
+        if posixpath.basename(parent := posixpath.dirname(name)) not in ("", ".."):
+            lines.append(f"mkdir -p {to_bash(f'{folder}/{parent}')} || exit 1")
+        # Behind a failed ln: another node may have made the link meanwhile.
+        lines.append(f"[ -e {link} ] || ln -sT {to_bash(path)} {link} || [ -L {link} ] || exit 1")
+    return lines
 
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -197,11 +197,16 @@ def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("path", "folder", "advised"),
-    [("data/x", "a-run/work", True), ("/no/such", "a-run/work", False), ("data/x", "typed", False)],
+    ("path", "folder", "name"),
+    [
+        ("data/x", "a-run/work", "data"),
+        ("../data/x", "a-run/work", "../data"),
+        ("/no/such", "a-run/work", ""),
+        ("data/x", "typed", ""),
+    ],
 )
 def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inputs(
-    tmp_path, monkeypatch, path, folder, advised
+    tmp_path, monkeypatch, path, folder, name
 ):
     (tmp_path / "train.py").write_text(f"open({path!r})")
     monkeypatch.chdir(tmp_path)
@@ -211,7 +216,8 @@ def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inpu
     monkeypatch.setattr("sys.path", [""])
     code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, {})
     assert code and failure.startswith(f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
-    assert ("if it reads data, script.inputs=[data] links it there" in failure) is advised
+    advice = f"if it reads {name}, script.inputs=[{name}] links it there; if it writes there, it has to make the folder"
+    assert (advice in failure) is bool(name)
 
 
 _MODULE = """

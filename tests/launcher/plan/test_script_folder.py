@@ -72,6 +72,40 @@ def test_inputs_are_linked_in_a_folder_of_the_runs_own_and_shown_in_the_plan() -
     assert "empty folder" not in " ".join(plan.advice)
 
 
+def test_an_input_above_the_folder_is_found_above_the_runs_own_too(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a wrapped script, each block of a comparison, and a bare one."""
+    here = tmp_path / "examples" / "it's"
+    (here / "data").mkdir(parents=True)
+    for folder in ("data", "shared/sets"):
+        (tmp_path / "examples" / folder).mkdir(parents=True)
+    inputs = ["../shared/sets", "../data", "data", "../../examples/data"]
+    plan = first_of(
+        *SWEEP, f"script.inputs=[{','.join(inputs)}]", facts=dataclasses.replace(LAPTOP, cwd=here.as_posix())
+    )
+    plan = dataclasses.replace(plan, run_root=str(tmp_path / "runs"))
+    assert plan.script
+    assert start_folder(plan).startswith(f"{tmp_path}/runs/RUN_ID/work/examples/it's, with ../../examples/data -> ")
+    assert "/work/N/examples/it's for its block N, with ../" in start_folder(dataclasses.replace(plan, arm="00"))
+    monkeypatch.setenv("LAUNCHER_ATTEMPT", "2")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("sys.path", [""])
+    for job, work in ((plan, "work"), (dataclasses.replace(plan, arm="00"), "work/2")):
+        started = wrapped(job, code)
+        script_execution.execute(started.file, (), started.workdir, started.inputs)
+        assert Path.cwd() == code / work / "examples" / "it's"
+        assert {name: Path(name).resolve() for name in inputs} == {name: (here / name).resolve() for name in inputs}
+        monkeypatch.chdir(code)
+    bare = dataclasses.replace(plan, script=dataclasses.replace(plan.script, bare=True))
+    for _ in range(2):
+        text = "\n".join([*lines(bare)[:-1], "readlink -f data ../data ../shared/sets ../../examples/data"])
+        ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
+        found = [str((here / name).resolve()) for name in ("data", "../data", "../shared/sets", "../../examples/data")]
+        assert ended.stdout.splitlines() == found, ended.stderr
+
+
 def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
     plan = plan_of("script.inputs=[data]")
     assert plan.script and (plan.script.workdir, plan.script.inputs) == ("/home/mei/project", {})
@@ -87,6 +121,7 @@ def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
         ),
         ((*SWEEP, "script.inputs=[a/x,b/x]"), "a/x and /home/mei/project/b/x would have links of the same name, x"),
         ((*SWEEP, "script.inputs=[gone]"), r"no such file or folder on box \(/home/mei/project/gone\)"),
+        ((*SWEEP, "script.inputs=[../../../../x]"), "it leads above /home/mei/project more often than that has"),
         ((*SWEEP, "script.inputs=[/]"), "it has no name for a link"),
         ((*SWEEP, 'script.inputs=[""]'), "it has no name for a link"),
         (("workdir=out",), "workdir=out: there is no such folder"),
