@@ -78,6 +78,8 @@ class DispatchObserver(TorchDispatchMode):
         """The modules kept in float32 that ran."""
         self._fakes = False
         """Everything is computed in fake tensors."""
+        self.rests = False
+        """No further operation is observed."""
         self._pauses = 0
         self._modules = modules
         self._on_float32 = on_float32
@@ -100,7 +102,7 @@ class DispatchObserver(TorchDispatchMode):
         for kind in types:
             if kind not in _PLAIN and kind is not FakeTensor:
                 return NotImplemented  # the subclass runs its own parts, which come here one by one
-        if self.guard.problems:  # the step is unknown already
+        if self.rests or self.guard.problems:  # with these the step is unknown already
             return func(*args, **kwargs)
         run, after = func, None
         with self.guard():

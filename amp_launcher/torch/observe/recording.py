@@ -52,6 +52,7 @@ class Recording:
         """None where there is none, as `missing` says."""
         self.missing = ""
         self._patches = contextlib.ExitStack()
+        self._stopped = False
 
     def __enter__(self) -> Recording:
         if torch.autograd._profiler_enabled() or _warming_up:
@@ -70,10 +71,15 @@ class Recording:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Record no more, and leave the profiler to the script."""
         try:
             self._patches.close()
         finally:
-            if self.profile is not None:
+            if self.profile is not None and not self._stopped:
+                self._stopped = True
                 self.profile.__exit__(None, None, None)
 
     def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.autograd import graph
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as hooks_of_all
@@ -51,6 +51,8 @@ BY_HAND = 4
 """Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
 MOST_OPERATIONS = 200_000
 """Operations in a span after which observing ends: while torch's profiler records them, each takes 17 KB."""
+MOST_IDLE = 10_000
+"""Operations without a backward or a step that an evaluation or a rollout is told by, and not the forward of a step."""
 TOO_MANY = f"no step ended within {MOST_OPERATIONS:,} operations: to observe more of them would take too much memory"
 NOTHING_STEPPED = (
     "no torch optimizer stepped, and no weights of a called module were written in place after each of several "
@@ -87,6 +89,9 @@ class ScriptObserver:
         self._waits = False
         """A span is about to begin or end."""
         self._span: Span | None = None
+        self._patience = MOST_IDLE
+        self._backwards_to_wait = 0
+        """After a span was dropped: backwards without an optimizer's step, as of steps by hand, until the next span."""
         self._counts_backwards = False
         """The script steps by hand: each backward is a step."""
         self._ran_backward = False
@@ -215,7 +220,7 @@ class ScriptObserver:
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         self._children.stepped()
-        self._counts_backwards = False
+        self._counts_backwards, self._backwards_to_wait = False, 0
         elsewhere = self._is_elsewhere()
         self._in_threads += elsewhere
         first = self._span is None and not self.reports and os.getpid() == self._thread[0]
@@ -335,13 +340,13 @@ class ScriptObserver:
             elif self._span.operations() >= MOST_OPERATIONS:
                 self._give_up()
                 return True
+            if self._span.idle() >= self._patience and (self.steps >= self._span.first or _ranks() == 1):
+                self._span.rest()
             # In inference mode the end of a dispatch mode would be undone where inference mode ends.
-            if self.steps < self._span.last or torch.is_inference_mode_enabled():
+            if torch.is_inference_mode_enabled() or not (self._span.rests or self.steps >= self._span.last):
                 self._span.add(module)
                 return False
-            self._close()
-            self._stop_waiting()
-            return True
+            return self._end_span()
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
@@ -349,9 +354,34 @@ class ScriptObserver:
             self._watch.learn(layer_look(module, ()))
         return False
 
+    def _end_span(self) -> bool:
+        """Report it, or drop it where it rests and saw no step: the next begins after the step. Returns whether it is
+        reported."""
+        assert self._span is not None
+        self._stop_waiting()
+        if self._span.rests:
+            self._patience *= 2
+        if self.steps >= self._span.first:
+            self._close()
+            return True
+        self._span.close()
+        self._span = None
+        self._backwards_to_wait = BY_HAND
+        self._schedule.due = self.steps + 2
+        return False
+
     def _backward_ended(self, of_weights: bool) -> None:
         self._ran_backward = True
-        if not of_weights or not self._counts_backwards or is_dynamo_compiling() or self._is_elsewhere():
+        if is_dynamo_compiling() or self._is_elsewhere():
+            return
+        if self._span is not None:
+            self._span.backward_ended()
+        if self._backwards_to_wait:
+            self._backwards_to_wait -= 1
+            if not self._backwards_to_wait:
+                self._schedule.due = self.steps + 1
+                self._await_forward()
+        if not of_weights or not self._counts_backwards:
             return
         self.steps += 1
         if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
@@ -374,3 +404,7 @@ class ScriptObserver:
         self._span = None
         self._watch.observed()
         self._changed_at = 0
+
+
+def _ranks() -> int:
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1

@@ -32,12 +32,16 @@ class Span(PrecisionObserver):
     ) -> None:
         """`after_step` is of a span that begins where the previous step ends."""
         super().__init__(module, precision.resolved, precision.gemm_layers, compiles=compiles)
-        self.last = first + SPAN - 1
+        self.first, self.last = first, first + SPAN - 1
         self.after_step = after_step
         self.by_hand = 0
         """Forwards of the module that it began with that followed a backward after which weights were written, while no
         optimizer has stepped."""
-        self._first, self._steps = module, False
+        self.rests = False
+        """It observes nothing more."""
+        self._busy = 0
+        """Operations until the newest backward or step ended."""
+        self._module, self._steps = module, False
         self._own = nn.Module()
         self._weights: dict[nn.Parameter, Owner] = {}
         """Those of the optimizers, for code without modules and where modules compute with other weights."""
@@ -70,21 +74,35 @@ class Span(PrecisionObserver):
 
     def called(self, module: nn.Module) -> None:
         """A module is called, perhaps because a step by hand has ended; an optimizer's closure is in its step."""
-        if module is self._first and not self._steps and self._current is not None and not optimizer_frames():
+        if module is self._module and not self._steps and self._current is not None and not optimizer_frames():
             self.by_hand += self._current.stepped_by_hand()
 
     def operations(self) -> int:
         return self._current.mode.operations if self._current is not None else 0
 
+    def idle(self) -> int:
+        """Operations since the newest backward or step ended."""
+        return self.operations() - self._busy
+
+    def rest(self) -> None:
+        """Observe nothing more, in the same place in both observers."""
+        if not self.rests and self._current is not None:
+            self.rests = True
+            self._current.rest()
+
+    def backward_ended(self) -> None:
+        self._busy = self.operations()
+
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps = True
-        if self._current is not None:
+        if self._current is not None and not self.rests:
             self._current.before_optimizer(optimizer, (), {})
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])
         self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
-        if self._current is not None:
+        self._busy = self.operations()
+        if self._current is not None and not self.rests:
             self._current.after_optimizer(optimizer, (), {})
 
     def note_shards(self) -> None:

@@ -81,6 +81,11 @@ class StepObserver:
             stack.callback(self._first_step.close)
         stack.enter_context(dispatch_observer.beneath(self.mode))
 
+    def rest(self) -> None:
+        """Observe no further operation."""
+        self.mode.rests = True
+        self._recording.stop()
+
     def report(self, evaluation: bool) -> dict[str, Any]:
         """The fields of the report (`amp_launcher.precision.observation`) that were observed, once the stack is closed.
 
@@ -186,6 +191,8 @@ class StepObserver:
                     self._arithmetic[name] = result
 
     def _run_compiled(self, artifact: Any, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
+        if self.mode.rests:
+            return run()
         evaluations, first = self.mode.evaluations, len(self.mode.calls)
         steps = trains = False
         with self.mode.paused():

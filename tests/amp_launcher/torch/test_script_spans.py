@@ -77,3 +77,58 @@ def test_a_step_of_too_many_operations_is_given_up_in_the_middle_and_not_observe
     assert [line for line in ended.out.splitlines() if "loss " in line] == [
         line for line in whole.out.splitlines() if "loss " in line
     ]
+
+
+EVALUATED = "\nfor _ in range(200):\n    net(inputs).detach().numpy()\n"
+STEPS = loop(6, "Adam(net.parameters())")
+BY_HAND = """
+for step in range(12):
+    gradients()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight -= 0.01 * weight.grad
+            weight.grad = None
+"""
+ACCUMULATED = STEPS.replace("    gradients()\n", "    for _ in range(6):\n        gradients()\n")
+
+
+def _each_step(context: str) -> str:
+    """A loop that evaluates after each step."""
+    return STEPS + f"    with {context}():\n        for _ in range(200):\n            net(inputs)\n"
+
+
+LONG = STEPS.replace(
+    "    gradients()\n",
+    """    value = inputs
+    for _ in range(30):
+        value = value + 0.01 * net(value)
+    (net(value) ** 2).mean().backward()
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        (EVALUATED + STEPS, "step 2 "),
+        (EVALUATED + BY_HAND, "step 1 "),
+        (EVALUATED + ACCUMULATED, "step 1 "),
+        (_each_step("torch.no_grad"), "step 1 "),
+        (_each_step("torch.inference_mode"), "step 1 "),
+        (_each_step("torch.enable_grad"), "step 1 "),
+        (LONG, "step 4 "),
+    ],
+    ids=["before", "by hand", "accumulated", "no_grad", "inference_mode", "with gradients", "long forward"],
+)
+def test_an_evaluation_of_many_operations_is_not_observed_to_its_end(run_script, tmp_path, monkeypatch, text, steps):
+    """What a span costs does not grow with what is evaluated or rolled out beside the training in it."""
+    monkeypatch.setattr(script_observer, "MOST_IDLE", 50)
+    monkeypatch.setattr(script_observer, "MOST_OPERATIONS", 3000)
+    ended = in_process(run_script, tmp_path)(HEAD + text, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
+    why = ended.result["observed"]["why"]
+    assert f" at {steps}" in why
+    assert text is LONG or int(why.partition("; all ")[2].partition(" operations")[0]) < 400
+    half = (HEAD + text).replace("    (net(", f"    {HALF}(net(")
+    ended = in_process(run_script, tmp_path / "half")(half, "amp=o0", "require_proof=false")
+    assert ended.verdict == "contradicted", ended.result["observed"]
