@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -336,9 +337,27 @@ def _frames() -> Iterator[FrameType]:
 def _running_function() -> str:
     """The name of the autograd function whose forward or backward the caller is in; empty where it is in none."""
     for frame in _frames():
-        if frame.f_code.co_filename == function.__file__ and frame.f_code.co_name == "apply":
+        code = frame.f_code
+        if code.co_filename == function.__file__ and code.co_name == "apply":
             kind = frame.f_locals.get("cls") or frame.f_locals.get("self")
             return str(getattr(kind, "__name__", type(kind).__name__)).removesuffix("Backward")
+        # From torch 2.14 on, what calls a forward is no function of Python.
+        if code.co_name == "forward" and (name := _with_forward(frame)):
+            return name
+    return ""
+
+
+def _with_forward(frame: FrameType) -> str:
+    """The name of the autograd function whose forward this frame runs; empty for another one's, as a module's."""
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    if names and names[0] != "self" and isinstance(context := frame.f_locals.get(names[0]), function.FunctionCtx):
+        return type(context).__name__.removesuffix("Backward")
+    kinds = [function.Function]
+    while kinds:  # with a `setup_context` it has no context
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if getattr(inspect.unwrap(kind.forward), "__code__", None) is frame.f_code:
+            return kind.__name__
     return ""
 
 

@@ -137,6 +137,22 @@ def test_what_is_computed_outside_torch_is_unknown(run, parts, named):
     assert named in ended.result["observed"]["why"]
 
 
+def test_an_autograd_function_without_a_context_in_its_forward_is_named(run_script, tmp_path):
+    """From torch 2.14 on, the caller of a forward is no frame of Python's stack."""
+    text = script("return torch.from_numpy(product(inputs, weight))").replace(
+        "def forward(ctx, inputs", "def forward(inputs"
+    )
+    text = text.replace("    ctx.save_for_backward(inputs, weight)\n", "")
+    setup = "    setup_context = staticmethod(lambda ctx, inputs, output: ctx.save_for_backward(*inputs))\n"
+    text = text.replace(
+        "class Outside(torch.autograd.Function):\n", f"class Outside(torch.autograd.Function):\n{setup}"
+    )
+    words = ("amp=o0", "train.precision=script", "require_proof=false")
+    ended = in_process(run_script, tmp_path)(text, *words)
+    assert (ended.code, ended.verdict) == (0, "unknown"), ended.err
+    assert "a tensor from outside torch in Outside" in ended.result["observed"]["why"]
+
+
 @pytest.mark.parametrize("base", ["", "class Layer(Layer): pass"])
 def test_transformer_engine_is_named_as_what_cannot_be_seen(run, base):
     """A layer as it has them: its product is the library's own call, which no dispatcher sees."""
