@@ -44,11 +44,12 @@ PRIVATE_KEYS = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-ke
 _key = re.compile(rf"^[ \t]*({PRIVATE_KEYS})".encode(), re.MULTILINE)
 
 
-def is_credential(path: str | Path, root: str | Path) -> bool:
+def is_credential(path: str | Path, root: str | Path, *, linked: bool = True) -> bool:
     """Whether a file of the code in `root` is a credential: by its name, by the name of its link's target, by a folder
-    that it lies in, or because a private key begins in its first KiB. `root` has its links resolved."""
+    that it lies in, or because a private key begins in its first KiB. `root` has its links resolved; `linked` is
+    whether there may be others on the way to the file."""
     # Texts rather than paths, which take longer than looking at the files does.
-    path, top, target = str(path), f"{root}/", os.path.realpath(path)
+    path, top, target = str(path), f"{root}/", os.path.realpath(path) if linked else str(path)
     named, within = path.removeprefix(top).split("/"), target.removeprefix(top).split("/")
     if _name.fullmatch(named[-1]) or _name.fullmatch(within[-1]) or target.endswith("/.docker/config.json"):
         return True

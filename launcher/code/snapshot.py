@@ -49,8 +49,8 @@ def collect(package: Path) -> dict[str, Path]:
             path = f"{folder}/{name}"
             if inside + name in ignored or exclusions.is_debris(name) or not os.path.isfile(path):
                 continue
-            if not exclusions.is_credential(path, root):
-                files[f"{package.name}/{inside}{name}"] = package / inside / name
+            if not exclusions.is_credential(path, root, linked=os.path.islink(path)):
+                files[f"{package.name}/{inside}{name}"] = Path(f"{package}/{inside}{name}")
     return files
 
 
