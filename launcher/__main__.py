@@ -5,6 +5,8 @@ Each verb is imported only when it is asked for: listing runs costs no Hydra, no
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import sys
 from collections.abc import Sequence
@@ -46,6 +48,7 @@ exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the place can't 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
     words = _verb_first(list(sys.argv[1:] if arguments is None else arguments))
+    atexit.register(gc.freeze)  # Python would look for garbage among all that was imported, once more at its end
     _make_printable()
     try:
         code = _dispatch(list(words))

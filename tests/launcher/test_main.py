@@ -378,3 +378,13 @@ def test_interrupted_while_planning_is_130_without_a_traceback(monkeypatch, caps
     monkeypatch.setattr("launcher.commands.plan.probe_each", interrupt)
     assert main(["plan"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_at_its_end_python_does_not_look_for_garbage_among_what_was_imported() -> None:
+    code = (
+        "import atexit, gc; from launcher.__main__ import main\n"
+        "atexit.register(lambda: print(len(gc.get_objects())))\n"  # after what is registered later
+        "main(['--version'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 100
