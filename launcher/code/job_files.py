@@ -20,13 +20,12 @@ def code_root() -> Path:
 
 def code_files(specs: Sequence[JobSpec] = ()) -> dict[str, Path]:
     """The files of the training side that the jobs run, by their names in the snapshot."""
-    files = snapshot.collect(code_root())
     ours, *own = recipes.__path__
     linked = [Path(ours).resolve()] if Path(ours).is_symlink() else []  # in a checkout
     more = [Path(folder) for folder in own] if any(spec.recipe.name not in NAMES for spec in specs) else []
-    for folder in (*linked, *more):  # of two files with one name, the launcher's own
-        named = {f"{code_root().name}/{name}": path for name, path in snapshot.collect(folder).items()}
-        files = {**named, **files}
+    files, *others = snapshot.collect(code_root(), *linked, *more)
+    for other in others:  # of two files with one name, the launcher's own
+        files = {**{f"{code_root().name}/{name}": path for name, path in other.items()}, **files}
     return files
 
 

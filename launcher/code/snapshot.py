@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,29 +37,36 @@ class Code:
         return {name: Path(path) for name, path in self.files.items()}
 
 
-def collect(package: Path) -> dict[str, Path]:
-    """Files of one package folder, by the name they get in the snapshot. Credentials, caches, what git ignores, and
-    links that lead nowhere are left out."""
-    files = {}
-    ignored, root = _ignored(package), os.path.realpath(package)
+def collect(*packages: Path) -> list[dict[str, Path]]:
+    """Files of package folders, of each by the names they get in the snapshot. Credentials, caches, what git ignores,
+    and links that lead nowhere are left out."""
+    roots = [os.path.realpath(package) for package in packages]
+    ignored = _ignored(roots)
+    return [dict(_files(package, root, ignored)) for package, root in zip(packages, roots, strict=True)]
+
+
+def _files(package: Path, root: str, ignored: Set[str]) -> Iterator[tuple[str, Path]]:
+    if f"{root}/__init__.py" in ignored:  # the whole package is, as one that is installed into a checkout
+        ignored = set()
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not exclusions.is_derived(Path(folder, name)))
         inside = f"{folder}/".removeprefix(f"{root}/")
         for name in sorted(names):
             path = f"{folder}/{name}"
-            if inside + name in ignored or exclusions.is_debris(name) or not os.path.isfile(path):
+            if path in ignored or exclusions.is_debris(name) or not os.path.isfile(path):
                 continue
             if not exclusions.is_credential(path, root, linked=os.path.islink(path)):
-                files[f"{package.name}/{inside}{name}"] = Path(f"{package}/{inside}{name}")
-    return files
+                yield f"{package.name}/{inside}{name}", Path(f"{package}/{inside}{name}")
 
 
-def _ignored(package: Path) -> set[str]:
-    """Files in the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
-    asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    with git.asking(package) as ask:
-        ignored = set(ask(*asked).split("\0"))
-    return set() if "__init__.py" in ignored else ignored
+def _ignored(roots: Sequence[str]) -> set[str]:
+    """Files below these folders that the git checkouts which they are in ignore."""
+    found, asked = set(), ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--")
+    for top in {top for root in roots if (top := git.top_of(Path(root)))}:
+        within = [root for root in roots if git.top_of(Path(root)) == top]
+        with git.asking(top) as ask:
+            found |= {f"{top}/{name}" for name in ask(*asked, *within).split("\0")}
+    return found
 
 
 def describe(root: Path, files: Mapping[str, Path], script: Path | None = None) -> Code:

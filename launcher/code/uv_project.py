@@ -95,4 +95,4 @@ def _files_of(kind: str, source: Path, member: Path, lock: Path) -> Iterator[Pat
     elif kind == "virtual" or source == member:  # of which nothing is installed
         yield source / "pyproject.toml"
     else:
-        yield from snapshot.collect(source).values()
+        yield from snapshot.collect(source)[0].values()

@@ -30,27 +30,38 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_what_git_ignores_is_left_out_and_what_it_does_not_know_yet_is_in(package: Path) -> None:
-    assert sorted(snapshot.collect(package)) == ["recipes/__init__.py", "recipes/mnist.py", "recipes/new.py"]
+    assert sorted(snapshot.collect(package)[0]) == ["recipes/__init__.py", "recipes/mnist.py", "recipes/new.py"]
+
+
+def test_of_several_packages_each_is_as_its_own_checkout_has_it(package: Path, tmp_path: Path) -> None:
+    beside, outside = package.with_name("beside"), tmp_path / "outside"
+    for folder in (beside, outside):
+        folder.mkdir()
+        for name in ("__init__.py", "run.log"):
+            (folder / name).write_text(name)
+    first, *others = snapshot.collect(package, beside, outside)
+    assert first == snapshot.collect(package)[0]
+    assert [sorted(files) for files in others] == [["beside/__init__.py"], ["outside/__init__.py", "outside/run.log"]]
 
 
 def test_a_link_that_leads_nowhere_is_left_out(package: Path) -> None:
     (package / ".#mnist.py").symlink_to("me@box.123")  # what Emacs leaves beside a file that is being edited
-    assert "recipes/.#mnist.py" not in snapshot.collect(package)
+    assert "recipes/.#mnist.py" not in snapshot.collect(package)[0]
 
 
 def test_a_package_that_git_ignores_as_a_whole_is_complete(package: Path) -> None:
     """As one that is installed in an environment within somebody's checkout."""
     (package.parent / ".gitignore").write_text("*\n")
     subprocess.run(["git", "-C", str(package.parent), "rm", "-q", "--cached", "recipes/mnist.py"], check=True)
-    assert "recipes/mnist.py" in snapshot.collect(package)
+    assert "recipes/mnist.py" in snapshot.collect(package)[0]
 
 
 def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp_path: Path) -> None:
     tool = package / "prep.sh"
     tool.write_text("#!/bin/sh\necho prepared\n")
-    plain = snapshot.describe(package.parent, snapshot.collect(package)).digest
+    plain = snapshot.describe(package.parent, snapshot.collect(package)[0]).digest
     tool.chmod(0o755)
-    files = snapshot.collect(package)
+    files = snapshot.collect(package)[0]
     digest = snapshot.describe(package.parent, files).digest
     assert digest != plain
     stored = code_store.store(tmp_path / ".code", digest, files) / "recipes"
@@ -59,7 +70,7 @@ def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp
 
 
 def test_a_file_deleted_meanwhile_is_named_and_nothing_is_left(package: Path, tmp_path: Path) -> None:
-    files = snapshot.collect(package)
+    files = snapshot.collect(package)[0]
     digest = snapshot.describe(package.parent, files).digest
     (package / "new.py").unlink()
     with pytest.raises(UsageError, match=r"new\.py went away while the code was looked at; run the command again"):
@@ -73,7 +84,7 @@ def test_names_that_are_not_utf_8_are_treated_as_others(package: Path, tmp_path:
     (package.parent / ".gitignore").write_bytes(b"kaffee-\xe9.py\n")
     for name in (b"kaffee-\xe9.py", b"tee-\xe9.py"):
         Path(os.fsdecode(os.fsencode(package) + b"/" + name)).write_text("")
-    files = snapshot.collect(package)
+    files = snapshot.collect(package)[0]
     assert [os.fsencode(file) for file in files if "-" in file] == [b"recipes/tee-\xe9.py"]
     target = code_store.store(tmp_path / ".code", snapshot.describe(package.parent, files).digest, files)
     assert (target / os.fsdecode(b"recipes/tee-\xe9.py")).is_file()
@@ -141,7 +152,7 @@ def test_too_much_is_refused_with_the_files_that_are(package: Path, monkeypatch:
     with open(package / "model.bin", "wb") as stream:
         stream.truncate(3 * 2**20)
     with pytest.raises(UsageError, match=r"is 3 MiB, .*\(largest: /.*/recipes/model\.bin 3 MiB\)"):
-        snapshot.describe(package.parent, snapshot.collect(package))
+        snapshot.describe(package.parent, snapshot.collect(package)[0])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
