@@ -1,10 +1,11 @@
 """What really ran in a training step in Paddle: reports as `amp_launcher.precision.observation` defines them.
 
-Linear and convolution layers are observed: the dtype of a layer's output is the dtype of its product, and the dtype of
-the gradient that comes back to it is that of its backward. Paddle's own counts of kernels by dtype are the second
-evidence: a matrix product that no layer made, or one in another dtype, contradicts the first. Paddle counts no kernels
-of backward, so there the gradients' dtype stands alone. Its counts also show the operation lists at work: those of the
-whole step what is denied, those inside of the model what is allowed.
+Matrix products, convolutions and recurrent layers are observed by the functions of Paddle that make them: the dtype of
+the output is the dtype of the product, and the dtype of the gradient that comes back to it is that of its backward.
+Paddle's own counts of kernels by dtype are the second evidence: a product that no observed call made, or one in another
+dtype, contradicts the first. Paddle counts no kernels of backward, so there the gradients' dtype stands alone. Its
+counts also show the operation lists at work: those of the whole step what is denied, those inside of the model what is
+allowed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
-from paddle import nn
+from paddle import _C_ops, _legacy_C_ops, nn
 from paddle.base import core
 
-from amp_launcher.paddle.observe.step_calls import StepCalls, around_optimizer_steps, kernel_counts
+from amp_launcher.around.replaced import observed
+from amp_launcher.paddle.observe.products import KERNELS
+from amp_launcher.paddle.observe.step_calls import COLUMNS, StepCalls, around_optimizer_steps, kernel_counts
 from amp_launcher.paddle.precision.base import dtype_name
 from amp_launcher.paddle.precision.mechanisms import NORMS, matching_layers
 from amp_launcher.precision import observation
@@ -27,22 +30,15 @@ from amp_launcher.precision.operations import in_paddle
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.world.world import rank_and_size
 
-FLAGS = {
-    "FLAGS_low_precision_op_list": 1,  # counts kernels
-    "FLAGS_new_executor_serial_run": True,  # threads of compiled functions and static graphs would corrupt the counts
-}
-PRODUCTS = ("matmul", "matmul_v2", "linear", "linear_v2", "fused_gemm_epilogue", "conv2d", "depthwise_conv2d")
-"""Operations that the observed layers run."""
+COUNTING = "FLAGS_low_precision_op_list"
+"""Paddle's flag by which it counts kernels."""
+COMPILED = "a graph that Paddle compiled"
 OTHERS = (
     "addmm",
     "baddbmm",
     "bilinear",
-    "bmm",
-    "conv2d_transpose",
-    "conv3d",
-    "conv3d_transpose",
+    "bilinear_tensor_product",
     "deformable_conv",
-    "depthwise_conv2d_transpose",
     "einsum",
     "flash_attn",
     "flash_attn_unpadded",
@@ -52,10 +48,10 @@ OTHERS = (
     "lstm",
     "memory_efficient_attention",
     "mul",
+    "multi_dot",
     "mv",
-    "rnn",
 )
-"""Operations that multiply matrices and aren't counted here."""
+"""Kernels that multiply matrices and aren't counted here."""
 BATCH_NORMS = (nn.BatchNorm, nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 ROUNDED = 1 + 2.0**-12
 """A number that float32 holds exactly and TF32, with its 10 bits, does not."""
@@ -95,9 +91,19 @@ class PrecisionObserver:
     def _start(self, calls: StepCalls, stack: contextlib.ExitStack, guard: Guard) -> None:
         stack.enter_context(calls.recording(self._on_layer))
         stack.enter_context(self._recording_steps(calls, guard))
-        stack.callback(paddle.set_flags, paddle.get_flags(list(FLAGS)))
+        stack.callback(paddle.set_flags, paddle.get_flags(COUNTING))
         core.clear_low_precision_op_list()
-        paddle.set_flags(FLAGS)
+        paddle.set_flags({COUNTING: 1})
+
+        def before(*args: Any, **kwargs: Any) -> None:
+            """From its first graph on no kernel of the step is counted: the threads of graphs would corrupt the counts,
+            and a graph that began without threads can't run with them later."""
+            calls.graphs += 1
+            paddle.set_flags({COUNTING: 0})
+
+        for owner in (_C_ops, _legacy_C_ops):
+            stack.enter_context(observed(owner, "run_program", guard, before, lambda *ended: None))
+        stack.enter_context(observed(paddle.static.Executor, "run", guard, before, lambda *ended: None))
 
     def _report(self, calls: StepCalls, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
         exact = all(call["dtype"] != "float32" for call in calls.calls)
@@ -105,8 +111,11 @@ class PrecisionObserver:
             "calls": observation.merged(calls.calls),
             "listed": [*_listed(self._resolved.allow, calls.inside), *_listed(self._resolved.deny, kernels)],
             "matched": self._matched(calls.called),
-            "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
-            "audit": _disagreement(calls.calls, kernels),
+            "unaccounted": {
+                **{name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
+                **({COMPILED: calls.graphs} if calls.graphs else {}),
+            },
+            "audit": "" if calls.graphs else _disagreement(calls.calls, kernels),
             "optimizer": dict(calls.stepped),
             "float32": {"switches": {}, "arithmetic": {}} if exact else self._float32(),
         }
@@ -194,21 +203,19 @@ def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[d
 
 
 def _disagreement(calls: Iterable[dict[str, Any]], kernels: Mapping[str, Counter[str]]) -> str:
-    """Where the products of the observed layers are not those that Paddle counted; empty where they are."""
-    of_layers: Counter[str] = Counter()
+    """Where the products of the observed calls are not those that Paddle counted; empty where they are."""
+    seen: Counter[str] = Counter()
     for call in calls:
         if not call["backward"]:
-            of_layers[call["dtype"]] += call["calls"]
+            seen[call["dtype"] if call["dtype"] in COLUMNS else "other"] += call["calls"]
     counted: Counter[str] = Counter()
-    for name in PRODUCTS:
+    for name in KERNELS:
         counted.update(kernels.get(name, {}))
-    if of_layers == counted:
+    if seen == counted:
         return ""
-    if of_layers <= counted:
-        return (
-            f"Paddle counted {_in_words(counted - of_layers)} of no layer, as of paddle.matmul or a gradient's gradient"
-        )
-    return f"layers made {_in_words(of_layers)} in forward, and Paddle counted {_in_words(counted)}"
+    if seen <= counted:
+        return f"Paddle counted {_in_words(counted - seen)} that no observed call made, as of a gradient's gradient"
+    return f"calls made {_in_words(seen)} in forward, and Paddle counted {_in_words(counted)}"
 
 
 def _in_words(products: Counter[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paddle
@@ -12,7 +12,7 @@ from paddle import nn
 from paddle.base import core
 
 from amp_launcher.around.replaced import observed
-from amp_launcher.paddle.precision import hooks
+from amp_launcher.paddle.observe import products
 from amp_launcher.paddle.precision.base import dtype_name
 from amp_launcher.paddle.precision.clip import parameters
 from amp_launcher.precision import observation
@@ -20,7 +20,8 @@ from amp_launcher.precision.observation import Guard
 
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""
-CONVOLUTIONS = (nn.Conv1D, nn.Conv2D)
+NAMED = {nn.Linear: "linear", nn.Conv1D: "conv1d"}
+"""Layers that give their product another name than its operation."""
 MOST_CALLS = 1000
 """Recorded products before equal ones are added up. A script may compute for hours before its first optimizer step."""
 
@@ -30,17 +31,20 @@ class StepCalls:
 
     def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard, device: str) -> None:
         self.calls: list[dict[str, Any]] = []
-        """Products of layers, as a report has them."""
+        """Products, as a report has them."""
         self.stepped: Counter[str] = Counter()
         """Elements that optimizers stepped, by dtype."""
         self.inside: dict[str, Counter[str]] = {}
         """Kernels inside of layers with parameters, without those of the training loop and the loss."""
         self.called: set[int] = set()
         """Ids of the layers that were called."""
+        self.graphs = 0
+        """Compiled functions and static graphs that ran."""
         self._is_kept = is_kept
         self._guard = guard
         self._device = device
-        self._depth = 0
+        self._within: list[nn.Layer] = []
+        """The layers whose calls have not returned, the innermost last."""
 
     def step(self, optimizer: Any) -> None:
         """Record a step that the optimizer is about to take."""
@@ -48,56 +52,44 @@ class StepCalls:
 
     @contextlib.contextmanager
     def recording(self, on_layer: Callable[[nn.Layer], None]) -> Iterator[None]:
-        """Record every call of a layer in this context; `on_layer` is called with each layer before."""
-        uncast: dict[int, Any] = {}
-        """What prepared models gave in calls that have not returned, before it was made float32."""
+        """Record each call of a layer and each product in this context; `on_layer` is called with each layer before."""
 
         def begin(layer: nn.Layer, *inputs: Any, **named: Any) -> tuple[dict[str, Counter[str]] | None] | None:
             if not paddle.in_dynamic_mode():
                 return None
             on_layer(layer)
             self.called.add(id(layer))
-            before = kernel_counts() if not self._depth and layer.parameters() else None
-            self._depth += 1
+            before = kernel_counts() if not self._within and layer.parameters() else None
+            self._within.append(layer)
             return (before,)
 
         def end(
             begun: tuple[dict[str, Counter[str]] | None], returned: tuple[Any, ...], *args: Any, **named: Any
         ) -> None:
-            self._depth -= 1
-            output = uncast.pop(id(args[0]), returned[0] if returned else None)
-            if returned:
-                self._record(begun[0], *args, *named.values(), output=output)
+            self._within.pop()
+            if returned and begun[0] is not None:
+                for name, counts in kernel_counts().items():
+                    self.inside.setdefault(name, Counter()).update(counts - begun[0].get(name, Counter()))
 
-        with (
-            hooks.uncast_to(lambda layer, outputs: uncast.update({id(layer): outputs})),
-            observed(nn.Layer, "__call__", self._guard, begin, end),
-        ):
+        with observed(nn.Layer, "__call__", self._guard, begin, end), products.observing(self._guard, self._product):
             yield
 
-    def _record(self, before: dict[str, Counter[str]] | None, layer: nn.Layer, *inputs: Any, output: Any) -> None:
-        """Record a call of a layer; `before` are the counts at its start, of one that no other layer called."""
-        if before is not None:
-            for name, counts in kernel_counts().items():
-                self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
-        if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-            self._product(layer, inputs[0], output)
+    def _product(self, operation: str, given: Sequence[Any], output: paddle.Tensor, work: int) -> None:
+        layer = self._within[-1] if self._within else None
+        kept = layer is not None and self._is_kept(layer)
+        function = next((name for kind, name in NAMED.items() if isinstance(layer, kind)), operation)
 
-    def _product(self, layer: nn.Layer, inputs: paddle.Tensor, output: paddle.Tensor) -> None:
-        operation, function, work = _work(layer, output)
-        kept = self._is_kept(layer)
-
-        def record(tensor: paddle.Tensor, products: int, backward: bool) -> None:
+        def record(tensor: paddle.Tensor, times: int, backward: bool) -> None:
             self.calls.append(
                 observation.call(
                     operation,
                     dtype_name(tensor.dtype),
-                    products * work,
+                    times * work,
                     functions=[function],
                     backward=backward,
                     kept=kept,
                     device=self._device,
-                    calls=products,
+                    calls=times,
                 )
             )
             if len(self.calls) > MOST_CALLS:
@@ -106,11 +98,11 @@ class StepCalls:
         record(output, 1, backward=False)
         if output.stop_gradient:
             return
-        # The gradient of the weight, and that of the input where something before it is trained.
-        products = 1 + (not inputs.stop_gradient)
+        # A gradient for each matrix that is trained, or has something before it that is.
+        trained = sum(isinstance(one, paddle.Tensor) and not one.stop_gradient for one in given[:2])
 
         def on_gradient(gradient: paddle.Tensor) -> None:
-            record(gradient, products, backward=True)
+            record(gradient, trained or 1, backward=True)
 
         output.register_hook(self._guard.hook(on_gradient))
 
@@ -124,17 +116,6 @@ def stepped_elements(optimizer: Any) -> Counter[str]:
             masters = half and getattr(optimizer, "_multi_precision", False)
             elements["float32" if masters else dtype_name(parameter.dtype)] += parameter.size
     return elements
-
-
-def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
-    """The operation and function of a layer, and its FLOPs: two for each multiplication with its addition."""
-    weight = layer.weight.shape
-    if isinstance(layer, nn.Linear):  # [inputs, outputs]
-        return "matmul", "linear", 2 * output.size * weight[0]
-    per_output = 1
-    for size in weight[1:]:  # [outputs, inputs of a group, ...kernel]
-        per_output *= size
-    return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
 
 
 def kernel_counts() -> dict[str, Counter[str]]:

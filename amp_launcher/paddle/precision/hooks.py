@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -13,18 +12,6 @@ from paddle import nn
 from amp_launcher.precision.structures import changed
 
 HALF = (paddle.float16, paddle.bfloat16)
-
-_uncast: list[Callable[[nn.Layer, Any], None]] = []
-
-
-@contextlib.contextmanager
-def uncast_to(listener: Callable[[nn.Layer, Any], None]) -> Iterator[None]:
-    """In here `listener` is called with each prepared model and what it gives, before that is float32."""
-    _uncast.append(listener)
-    try:
-        yield
-    finally:
-        _uncast.remove(listener)
 
 
 def add(model: nn.Layer, context: Callable[[], AbstractContextManager[Any]], running: list[ExitStack]) -> None:
@@ -43,8 +30,6 @@ def add(model: nn.Layer, context: Callable[[], AbstractContextManager[Any]], run
 
     def end(layer: nn.Layer, inputs: Any, outputs: Any) -> Any:
         running.pop().close()
-        for listener in _uncast:
-            listener(layer, outputs)
         return changed(outputs, paddle.Tensor, _float32)
 
     model.register_forward_pre_hook(begin)

@@ -180,10 +180,12 @@ def test_what_a_container_without_a_forward_holds_is_prepared(entered):
     assert (seen, [tensor.dtype for tensor in outputs]) == ([1, 1], [paddle.float32] * 2)
 
 
-def test_the_observer_sees_the_dtype_of_a_model_that_is_one_layer_before_it_is_made_float32():
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_observer_sees_the_dtype_of_the_product_whatever_a_model_makes_of_its_output(dtype):
     class Half(nn.Linear):
         def forward(self, inputs):
-            return super().forward(inputs).astype("bfloat16")
+            product = paddle.matmul(inputs.astype(dtype), self.weight.astype(dtype))
+            return product.astype("bfloat16")  # and a prepared model gives float32
 
     net, precision = Half(2, 2), forced("o1")
     observer = PrecisionObserver(net, precision.resolved)
@@ -191,8 +193,8 @@ def test_the_observer_sees_the_dtype_of_a_model_that_is_one_layer_before_it_is_m
     with observer.step(1), precision:
         net(paddle.ones([1, 2])).sum().backward()
     assert {(call["dtype"], call["backward"]) for call in observer.reports[0]["calls"]} == {
-        ("bfloat16", False),
-        ("bfloat16", True),
+        (dtype, False),
+        (dtype, True),
     }
 
 

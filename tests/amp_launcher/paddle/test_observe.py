@@ -114,22 +114,65 @@ class Around(nn.Layer):
     ("compute", "low", "verdict", "why"),
     [
         (
-            *(lambda outputs: paddle.matmul(outputs, paddle.ones([8, 4])), "float32", "unknown"),
-            "Paddle counted 1 products in float32 of no layer, as of paddle.matmul",
+            *(lambda outputs: paddle.addmm(outputs, outputs, paddle.ones([8, 8])), "float32", "unknown"),
+            "addmm can't be counted",
         ),
         (
-            *(lambda outputs: paddle.bmm(outputs.unsqueeze(1), paddle.ones([5, 8, 8])), "float32", "unknown"),
-            "bmm can't be counted",
+            *(lambda outputs: nn.Bilinear(8, 8, 2)(outputs, outputs), "float32", "unknown"),
+            "bilinear_tensor_product can't be counted",
         ),
         (lambda outputs: outputs, "bfloat16", "contradicted", "6 parameters are bfloat16"),
     ],
-    ids=["a product of no layer", "an operation that is not counted", "half parameters at o0"],
+    ids=["an operation that is not counted", "a layer that is not counted", "half parameters at o0"],
 )
 def test_what_a_model_does_beside_its_layers_is_not_passed_over(compute, low, verdict, why):
     net = Around(compute)
     net.low.to(dtype=low)
     observed, _ = train(precision_of(float32()), net)
     assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
+
+
+@pytest.mark.parametrize(
+    ("compute", "operation", "flops"),
+    [
+        (lambda outputs: paddle.matmul(outputs, paddle.ones([8, 4])), "matmul", 2 * 5 * 8 * 4),
+        (lambda outputs: outputs @ paddle.ones([8, 4]), "matmul", 2 * 5 * 8 * 4),
+        (lambda outputs: paddle.matmul(x=outputs, y=outputs, transpose_x=True), "matmul", 2 * 8 * 5 * 8),
+        (lambda outputs: paddle.bmm(outputs.unsqueeze(1), paddle.ones([5, 8, 8])), "bmm", 2 * 5 * 8 * 8),
+        (lambda outputs: nn.Conv2DTranspose(2, 3, 2)(outputs.reshape([5, 2, 2, 2])), "conv2d_transpose", 2 * 40 * 12),
+        (lambda outputs: nn.Conv3D(2, 3, 1)(outputs.reshape([5, 2, 2, 2, 1])), "conv3d", 2 * 5 * 3 * 4 * 2),
+        (lambda outputs: nn.LSTM(4, 3)(outputs.reshape([5, 2, 4]))[0], "rnn", 2 * 10 * 4 * 3 * (4 + 3)),
+        (lambda outputs: paddle.tensor.linalg.matmul(outputs, paddle.ones([8, 4])), "matmul", 2 * 5 * 8 * 4),
+        (lambda outputs: nn.functional.linear(outputs, paddle.ones([8, 4])), "matmul", 2 * 5 * 8 * 4),
+    ],
+    ids=[
+        "matmul",
+        "operator",
+        "by name",
+        "bmm",
+        "transposed convolution",
+        "3D convolution",
+        "LSTM",
+        "imported",
+        "functional",
+    ],
+)
+def test_products_of_other_layers_and_of_none_are_counted_by_hand(compute, operation, flops):
+    observed, report = train(precision_of(float32()), Around(compute))
+    assert observed["verdict"] == "proved", observed["why"]
+    work = {call["functions"][0]: call["flops"] for call in report["calls"] if not call["backward"]}
+    layer = 2 * 5 * 8 * 8
+    assert work == ({"linear": layer, operation: flops}), work
+    assert sum(call["flops"] for call in report["calls"] if call["backward"]) >= layer
+
+
+def test_float64_is_no_disagreement_of_the_observers():
+    net = Around()
+    net.to(dtype="float64")
+    net.compute, inner = (lambda outputs: outputs), net.inner.forward
+    net.inner.forward = lambda inputs: inner(inputs.astype("float64"))
+    observed, report = train(precision_of(float32()), net)
+    assert (report["audit"], {call["dtype"] for call in report["calls"]}) == ("", {"float64"}), observed
 
 
 def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it():
@@ -148,7 +191,7 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
         "paddle.base.core.clear_low_precision_op_list",
         "paddle.base.core.get_cublas_switch",
         "amp_launcher.paddle.observe.step_calls.stepped_elements",
-        "amp_launcher.paddle.observe.step_calls._work",
+        "amp_launcher.paddle.observe.products._first",
     ],
 )
 def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):

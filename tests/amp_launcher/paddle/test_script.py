@@ -100,11 +100,34 @@ paddle.disable_static()
     assert (code, result["observed"]["verdict"]) == (0, "unknown"), "after eager steps, and to the end"
 
 
-def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_a_run_that_needs_a_proof(run):
-    code, printed, result = run(loop(output="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "require_proof=true")
+def test_a_transformer_is_proved_of_the_products_of_its_attention_too(run):
+    attention = """
+net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), 1)
+inputs = inputs.reshape([2, 8, 8])
+"""
+    code, _, result = run(attention + loop())
+    assert (code, result["observed"]["verdict"]) == (0, "proved"), result["observed"]["why"]
+
+
+def test_what_cannot_be_counted_leaves_it_unknown_which_fails_a_run_that_needs_a_proof(run):
+    code, printed, result = run(
+        loop(output="paddle.einsum('ij,jk->ik', net(inputs), paddle.ones([4, 2]))"), "require_proof=true"
+    )
     assert (code, result["observed"]["verdict"]) == (1, "unknown")
-    assert "of no layer, as of paddle.matmul" in result["observed"]["why"]
+    assert "einsum can't be counted" in result["observed"]["why"]
     assert "script: nothing proves that amp=o0 ran" in printed.err
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compiled_model_trains_as_alone_and_is_unknown(run, whole):
+    # What it compiles in an observed step runs in the steps after it as well.
+    compiled = f"""
+layers = [layer for _ in range(9) for layer in (nn.Linear(8, 8), nn.Tanh())]
+net = paddle.jit.to_static(nn.Sequential(*layers), full_graph={whole})
+"""
+    code, printed, result = run(compiled + loop(steps=12))
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, 12, "unknown"), printed.err
+    assert "a graph that Paddle compiled can't be counted" in result["observed"]["why"]
 
 
 def test_how_many_steps_a_scaler_skipped_is_not_known(run):
