@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from amp_launcher.around import keras_callback
 from amp_launcher.around import wrap as shared
+from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.once_imported import once_imported
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
@@ -30,6 +31,15 @@ from amp_launcher.tensorflow.observe.step_counter import StepCounter
 from amp_launcher.tensorflow.precision import Mechanism, grappler
 from amp_launcher.typed import SettingsError
 from amp_launcher.world.world import rank_and_size
+
+WITHOUT_LAYERS = (
+    " (a policy is that of Keras's layers, and the script has none: on a CPU amp=o1 rewrites its graphs; else cast in "
+    "the script, and say train.precision=script)"
+)
+WITHOUT_GRAPHS = (
+    " (only graphs are rewritten, and the script trains outside of them: write @tf.function before its step, or leave "
+    "run_eagerly=True out)"
+)
 
 
 class TensorFlowWrapper(Wrapper):
@@ -67,6 +77,20 @@ class TensorFlowWrapper(Wrapper):
         if self._processes > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
             devices.join_workers(kind, len(tf.config.list_physical_devices("GPU")) if kind == "cuda" else 0)
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        super().tell_early(early)
+        advice = early.advice
+
+        def advise() -> str:
+            if self.own or self.has_own_precision:
+                return advice()
+            if self.mode.mechanism == "keras_policy" and not self.observer.has_layers:
+                return WITHOUT_LAYERS
+            eagerly = self.mode.mechanism == "grappler" and self.observer.trains_eagerly()
+            return WITHOUT_GRAPHS if eagerly else advice()
+
+        early.advice = advise
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from amp_launcher.precision.observation import call
 from amp_launcher.tensorflow.observe import shapes
@@ -108,6 +109,19 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
     for node in looped:
         once = _call(node, _work(node, known) or 1, kept)
         reading.uncounted.append((once, f"{base(node.op)} in a loop of the model"))
+
+
+def is_eager(graph: Any) -> bool:
+    """Whether the graph is that of an operation that ran outside of any graph. TensorFlow exports it too, with the
+    names of the operation's own results, and twice in one where oneDNN has a kernel for it."""
+    edges = ("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval")
+    operations = {node.op for node in graph.node if node.op not in edges}
+    if len({base(operation) for operation in operations}) != 1:
+        return False
+    definitions = filter(None, map(op_def_registry.get, operations))
+    results = {f"{result.name}_RetVal" for definition in definitions for result in definition.output_arg}
+    returned = {node.name for node in graph.node if node.op in edges[2:]}
+    return bool(returned) and returned <= results
 
 
 def is_compiled(function: Any) -> bool:

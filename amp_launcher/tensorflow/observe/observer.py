@@ -16,12 +16,15 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
+from amp_launcher.around.replaced import observed
 from amp_launcher.precision import observation
 from amp_launcher.precision.observation import Guard
 from amp_launcher.precision.resolved import ResolvedPrecision
@@ -29,11 +32,25 @@ from amp_launcher.tensorflow import xla
 from amp_launcher.tensorflow.devices import World
 from amp_launcher.tensorflow.observe import float32_probe, graphs, hlo
 from amp_launcher.tensorflow.observe.graphs import Reading
-from amp_launcher.tensorflow.observe.products import PRODUCTS, base, may_multiply
+from amp_launcher.tensorflow.observe.products import PRODUCTS, base, flops, may_multiply
 from amp_launcher.tensorflow.precision.mechanisms import KEPT, layer_names, within
 
 NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
 """Keras layers whose parameters belong to a norm."""
+
+
+class EagerCall(NamedTuple):
+    """A product outside of any graph."""
+
+    operation: str
+    dtype: str
+    flops: int | None
+    """None of an operation whose work is unknown."""
+    backward: bool
+    recorded: bool
+    """Whether a tape recorded it, or it computes a gradient: what trains."""
+    scope: str
+    device: str
 
 
 class PrecisionObserver:
@@ -81,7 +98,7 @@ class PrecisionObserver:
             yield
             return
         self._evaluation = evaluation
-        guard, executed, eager = Guard(), Counter[str](), Counter[str]()
+        guard, executed, eager = Guard(), Counter[str](), Counter[EagerCall]()
         try:
             with self._recording(executed, eager, guard):
                 yield
@@ -108,7 +125,7 @@ class PrecisionObserver:
             self._learn(executed)
 
     @contextlib.contextmanager
-    def _recording(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
+    def _recording(self, executed: Counter[str], eager: Counter[EagerCall], guard: Guard) -> Iterator[None]:
         """Count the functions that are executed, and the products outside of them."""
         with contextlib.ExitStack() as stack:
             with guard():
@@ -134,11 +151,12 @@ class PrecisionObserver:
         if graphs.is_compiled(function := find(name)):
             self._compiled[name] = graphs.read_compiled(function, find, self._kept_scope())
 
-    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+    def _report(self, executed: Counter[str], eager: Counter[EagerCall]) -> dict[str, Any]:
         unseen = self._learn(executed)
-        ran = Reading(unaccounted=Counter({f"{name} outside of any graph": times for name, times in eager.items()}))
+        ran = Reading()
         for name in executed:
             ran.add(self._known.get(name, Reading()))
+        self._add_eager(ran, eager)
         uncounted: Counter[str] = Counter()
         # How often a product runs does not matter either where none at all has the level's dtype.
         none_follows = not ran.unaccounted and not any(self._follows(call) for call in ran.every_call())
@@ -152,7 +170,7 @@ class PrecisionObserver:
             ran.unaccounted["products for an unknown number of samples beside others"] += len(ran.calls)
             ran.calls = []
         problems = []
-        if not executed:
+        if not executed and not eager:
             problems.append("no graph was executed")
         elif unseen:
             problems.append(f"{unseen[0]} was executed, and its graph was made before it was observed")
@@ -176,6 +194,28 @@ class PrecisionObserver:
             "problems": problems,
         }
 
+    def _add_eager(self, ran: Reading, eager: Counter[EagerCall]) -> None:
+        """Add what ran outside of graphs to what ran in them."""
+        scope = self._kept_scope()
+        for call, times in eager.items():
+            # Its scope tells which layer's product it is in forward alone.
+            perhaps_kept = call.backward and call.dtype == "float32" and scope is not None
+            if call.flops is None or perhaps_kept:
+                ran.unaccounted[f"{call.operation} outside of any graph"] += times
+                continue
+            ran.calls.append(
+                observation.call(
+                    call.operation,
+                    call.dtype,
+                    times * call.flops,
+                    functions=[call.operation],
+                    backward=call.backward,
+                    kept=scope is not None and scope in call.scope,
+                    device=call.device,
+                    calls=times,
+                )
+            )
+
     def _follows(self, call: Mapping[str, Any]) -> bool:
         """Whether a call's dtype is the level's, so that the verdict doesn't depend on how much work it is."""
         resolved = self._resolved
@@ -192,6 +232,7 @@ class PrecisionObserver:
             return None
         scope = self._kept_scope()
         optimized = [function.post_optimization_graph for function in collected]
+        optimized = [graph for graph in optimized if not graphs.is_eager(graph)]
         reading = graphs.read(optimized, self._listed_names(), scope, compiled=bool(compiled))
         for path in sorted(compiled):
             reading.add(hlo.read(path.read_text(), scope, self._resolved.device))
@@ -250,8 +291,12 @@ class PrecisionObserver:
 
 
 @contextlib.contextmanager
-def _counting(executed: Counter[str], eager: Counter[str], meet: Callable[[str], None], guard: Guard) -> Iterator[None]:
+def _counting(
+    executed: Counter[str], eager: Counter[EagerCall], meet: Callable[[str], None], guard: Guard
+) -> Iterator[None]:
     """Count the functions that TensorFlow executes, and the products outside of them."""
+    gradients: list[bool] = []
+    """One for each gradient that is being computed."""
 
     def count(
         op_type: str | bytes, inputs: Any, attrs: Any, outputs: Any, op_name: str | None = None, graph: Any = None
@@ -264,15 +309,44 @@ def _counting(executed: Counter[str], eager: Counter[str], meet: Callable[[str],
                 meet(name)
             executed[name] += 1
         elif base(name) in PRODUCTS or may_multiply(name):
-            eager[name] += 1
+            call = _eager_call(name, inputs, attrs, outputs, backward=bool(gradients))
+            if call.dtype not in graphs.INTEGERS:
+                eager[call] += 1
+
+    def gradient_begins(*args: Any, **kwargs: Any) -> bool:
+        gradients.append(True)
+        return True
+
+    def gradient_ended(*ended: Any, **kwargs: Any) -> None:
+        gradients.pop()
 
     callback = guard.hook(count)
     op_callbacks.add_op_callback(callback)
     try:
-        yield
+        with observed(tf.GradientTape, "gradient", guard, gradient_begins, gradient_ended):
+            yield
     finally:
         with guard():
             op_callbacks.remove_op_callback(callback)
+
+
+def _eager_call(name: str, inputs: Any, attrs: Any, outputs: Any, *, backward: bool) -> EagerCall:
+    operation, given = base(name), dict(zip(attrs[::2], attrs[1::2], strict=True))
+    work = None
+    if operation in PRODUCTS:
+        transposed = bool(given.get("transpose_a") or given.get("adj_x"))
+        shapes, equation = [tensor.shape.as_list() for tensor in inputs], given.get("equation", "")
+        equation = equation.decode() if isinstance(equation, bytes) else equation
+        work = flops(operation, shapes, outputs[0].shape.as_list(), transposed, equation)
+    return EagerCall(
+        operation=operation,
+        dtype=outputs[0].dtype.name if len(outputs) else "unknown",
+        flops=work,
+        backward=backward,
+        recorded=backward or not pywrap_tfe.TFE_Py_TapeSetIsEmpty(),
+        scope=context.context().scope_name,
+        device="cuda" if len(outputs) and "GPU" in outputs[0].device else "cpu",
+    )
 
 
 def counted(parameters: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,15 @@ from amp_launcher.around.replaced import observed
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.precision.observation import Guard
 from amp_launcher.tensorflow.observe import graphs
-from amp_launcher.tensorflow.observe.observer import NORMS, PrecisionObserver, counted, elements_by_dtype, stepped_by
+from amp_launcher.tensorflow.observe.graphs import Reading
+from amp_launcher.tensorflow.observe.observer import (
+    NORMS,
+    EagerCall,
+    PrecisionObserver,
+    counted,
+    elements_by_dtype,
+    stepped_by,
+)
 from amp_launcher.tensorflow.observe.patches import (
     CHOSEN,
     after,
@@ -63,6 +71,8 @@ class ScriptObserver(PrecisionObserver):
         """An optimizer of tf_keras scales the loss."""
         self._variables: list[weakref.ref[tf.Variable]] = []
         """All trainable variables."""
+        self.has_layers = False
+        """The script has made a layer of Keras 3 or tf_keras."""
         self.counters: list[tf.Variable] = []
         """Step counts of optimizers that are not Keras 3's."""
         self.judge: Callable[[Sequence[dict[str, Any]]], None] = lambda reports: None
@@ -71,7 +81,7 @@ class ScriptObserver(PrecisionObserver):
         """Called with a reason why nothing will be proved: observing failed."""
         self._judged = False
         self._checks = 0
-        self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._counters: tuple[Counter[str], Counter[EagerCall]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
         self._first_graphs: list[Any] = []
         """Those that ran before the first judgement. TensorFlow exports each once, and the final report has all."""
@@ -139,6 +149,10 @@ class ScriptObserver(PrecisionObserver):
     def counts(self) -> bool:
         """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
         return bool(self._built or self.counters or self.sessions.steps)
+
+    def trains_eagerly(self) -> bool:
+        """Whether what trains multiplies outside of any graph."""
+        return any(call.recorded for call in self._counters[1])
 
     def _read_session(self, name: str, graph: Any) -> None:
         self._known[name] = graphs.read([graph], self._listed_names(), self._kept_scope())
@@ -214,6 +228,7 @@ class ScriptObserver(PrecisionObserver):
 
         def on_layer(layer: Any) -> None:
             """Note a layer that the script set to float32, by `dtype="float32"`, as is advised for the last layer."""
+            self.has_layers = True
             if layer.compute_dtype == "float32" and policy().compute_dtype != "float32":
                 setattr(layer, CHOSEN, True)
                 self._chosen.append(weakref.ref(layer))
@@ -250,7 +265,14 @@ class ScriptObserver(PrecisionObserver):
     def _on_scaling(self, optimizer: keras.optimizers.LossScaleOptimizer) -> None:
         self._scaled.add(id(optimizer.inner_optimizer))
 
-    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+    def _add_eager(self, ran: Reading, eager: Counter[EagerCall]) -> None:
+        """What no tape recorded, as the samples that a generator draws, is left out where something trains: it may run
+        in another precision, as an evaluation may."""
+        trained = Counter({call: times for call, times in eager.items() if call.recorded})
+        trains = bool(trained) or any(call["backward"] for call in ran.every_call())
+        super()._add_eager(ran, trained if trains else eager)
+
+    def _report(self, executed: Counter[str], eager: Counter[EagerCall]) -> dict[str, Any]:
         report = super()._report(self._trained() or executed, eager)
         if not self._built and self.steps():
             report["optimizer"] = elements_by_dtype(self._trainable())

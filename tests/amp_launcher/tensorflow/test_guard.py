@@ -22,6 +22,9 @@ def step():
 
 for _ in range(3):
     step()
+with tf.GradientTape() as tape:  # outside of any graph
+    loss = tf.reduce_mean(net(inputs) ** 2)
+tape.gradient(loss, net.trainable_variables)
 callbacks = keras.callbacks.CallbackList()
 callbacks.on_train_begin()
 callbacks.on_train_batch_end(0, {"loss": 1.0})

@@ -177,12 +177,11 @@ def raise_error(graph, wanted, batch=None):
             *(Amp(level="o2"), lambda training, patch: setattr(training.model.layers[2], "dtype_policy", "float32")),
             *("contradicted", ""),
         ),
-        (Amp(level="o2"), lambda training, patch: setattr(training, "execute", training.step), "unknown", ""),
         (O1, lambda training, patch: patch.setattr(shapes, "infer", raise_error), "unknown", "no such operation"),
     ],
     ids=[
         *("no rewrite", "lists that TensorFlow drops", "a denied operation in half", "half at o0"),
-        *("a layer of another dtype", "o2 outside of a graph"),
+        "a layer of another dtype",
         "shapes that cannot be inferred",
     ],
 )
@@ -191,6 +190,20 @@ def test_a_step_that_was_sabotaged_is_never_proved(monkeypatch, amp, spoil, verd
     spoil(training, monkeypatch)
     observed = training.run()
     assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
+
+
+@pytest.mark.parametrize("level", ["o0", "o2"])
+def test_a_step_outside_of_a_graph_is_proved_with_the_work_of_the_same_graph(level):
+    in_graphs, outside = Training(Amp(level=level)), Training(Amp(level=level))
+    outside.execute = outside.step
+    verdicts = [training.run() for training in (in_graphs, outside)]
+    assert [observed["verdict"] for observed in verdicts] == ["proved", "proved"], verdicts
+    works: list[dict[bool, int]] = [{False: 0, True: 0}, {False: 0, True: 0}]
+    for work, training in zip(works, (in_graphs, outside), strict=True):
+        for call in training.observer.reports[0]["calls"]:
+            work[call["backward"]] += call["flops"]
+    assert works[0][False] == works[1][False]
+    assert works[0][True] <= works[1][True], "no graph leaves out the gradient of the images, which nothing needs"
 
 
 def test_functions_that_are_made_to_run_eagerly_are_refused_at_o1():

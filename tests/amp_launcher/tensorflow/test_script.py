@@ -214,6 +214,7 @@ OWN_STEPS = LOOP.replace(
     "    for variable, gradient in zip(variables, recorded.gradient(loss, variables)):\n"
     "        variable.assign_sub(0.01 * tf.cast(gradient, variable.dtype))",
 )
+EAGER = LOOP.replace("@tf.function\n", "")
 EAGER_STEPS = LOOP.replace("optimizer.apply(", "return ").replace("variables), net.trainable_variables)", "variables)")
 EAGER_STEPS = EAGER_STEPS.replace(
     "optimizer = keras.optimizers.SGD(0.01)", "iteration = tf.Variable(0, False, name='iteration', dtype=tf.int64)"
@@ -299,6 +300,27 @@ call(tf.ones((640, 640)))
         "nothing in forward is due in bfloat16",
     ),
     "a loop in bfloat16": (LOOP, O2, "proved", ""),
+    **{
+        f"a loop without a graph at {level}": (EAGER, f"amp={level}", verdict, why)
+        for level, verdict, why in (
+            ("o0", "proved", "float32 in 100.0% of forward and 100.0% of backward"),
+            ("o1", "contradicted", "0.0% of forward and 0.0% of backward ran in bfloat16"),
+            ("o2", "proved", "bfloat16 in 100.0% of forward and 100.0% of backward"),
+        )
+    },
+    **{
+        f"samples drawn without a graph at {level}": (
+            *(LOOP.replace("optimizer =", "net(inputs)\noptimizer =") + "\nnet(inputs)\n", f"amp={level}", "proved"),
+            "100.0% of forward and 100.0% of backward",
+        )
+        for level in ("o0", "o1", "o2")
+    },
+    "products without a graph and without a gradient": (
+        *(f"{HEAD}{NET}\nnet(inputs)\n", "amp=o0", "unknown", "no matrix product or convolution was seen in backward"),
+    ),
+    "a last layer in float32 without a graph": (
+        *(with_float32("Dense(16", text=EAGER), O2, "unknown", "MatMul outside of any graph can't be counted"),
+    ),
     "a hidden loop in float16": (
         *(HIDDEN, "amp=o2 amp.dtype=float16", "unknown"),
         "nothing scaled the loss of optimizer SGD",
@@ -375,6 +397,33 @@ def test_a_contradiction_ends_fit_after_its_second_step(run, end):
     code, printed, result = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
     assert (printed.out.count("did step"), result["observed"]["verdict"]) == (4, "contradicted")
     assert printed.err.count("script: warning: amp=o2 is not applied: ") == 1
+
+
+SESSION = """\
+import tensorflow.compat.v1 as tf
+graph = tf.Graph()
+with graph.as_default():
+    weights = tf.get_variable("weights", (32, 16))
+    loss = tf.reduce_mean(tf.matmul(tf.ones((8, 32)), weights) ** 2)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "advice"),
+    [
+        (EAGER, "o1", "only graphs are rewritten, and the script trains outside of them: write @tf.function"),
+        (SESSION, "o2", "a policy is that of Keras's layers, and the script has none: on a CPU amp=o1"),
+    ],
+    ids=["without graphs", "without layers"],
+)
+def test_what_a_level_does_not_reach_is_said_with_what_to_do(run, text, level, advice):
+    code, _, result = run(text, f"amp={level}")
+    assert (code, advice in result["reason"]) == (1, True), result["reason"]
 
 
 def test_operations_judged_early_are_counted_once_at_the_end(run, tmp_path):
