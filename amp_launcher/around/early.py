@@ -8,6 +8,7 @@ from typing import Any
 
 from amp_launcher.loop import proof
 from amp_launcher.precision import verdict
+from amp_launcher.precision.call_summary import is_half, is_narrow
 from amp_launcher.precision.findings import CONTRADICTED, EMULATED, PROVED, UNKNOWN, Finding
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.settings import Settings
@@ -58,7 +59,8 @@ class EarlyVerdict:
         if kind == PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            self.reason = f"{proof.problem(level, True, kind, why)}{self.advice()}; so the script was ended"
+            advice = _other_half(reports) or self.advice()
+            self.reason = f"{proof.problem(level, True, kind, why)}{advice}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         for finding in dict.fromkeys(findings):
@@ -92,3 +94,17 @@ class EarlyVerdict:
         else:
             effect = "it continues, and ends without a proof"
         print(f"script: warning: amp={self._settings.amp.level} {_FAULTS[kind]}: {why}; {effect}", file=sys.stderr)
+
+
+def _other_half(reports: Sequence[dict[str, Any]]) -> str:
+    """What to do where the script's products are in the other half-precision dtype than the one asked for."""
+    ran = {
+        call["dtype"]
+        for report in reports
+        for call in report.get("calls", ())
+        if is_half(call["dtype"]) and not is_narrow(call["dtype"])
+    }
+    asked = reports[0]["rule"]["dtype"] if ran else ""
+    if not is_half(asked) or len(ran) != 1 or asked in ran:
+        return ""
+    return f" (say amp.dtype={ran.pop()}, which the script computes in)"

@@ -6,6 +6,8 @@ Standard library only: the launcher refuses by it before anything is queued, the
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +31,8 @@ NGC_TENSORFLOW1 = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECI
 
 REWRITE = "enable_mixed_precision_graph_rewrite"
 """TensorFlow 1's function for mixed precision."""
+MIXED_UP = re.compile(r"don't all match|does not match type|was expected to be a \w+ tensor but is a")
+"""Part of TensorFlow's errors where an operation gets two dtypes."""
 
 LINES = {
     "torch": """\
@@ -98,12 +102,21 @@ def in_image(named: str) -> bool:
 
 
 def instead(error: BaseException) -> str:
-    """Advice where the error is that a framework's older function is gone, or an empty string."""
+    """Advice where the error is that a framework's older function is gone, or that a script mixes the dtypes of Keras's
+    layers with others; or an empty string."""
     if isinstance(error, AttributeError) and REWRITE in str(error):
         return (
             f"TensorFlow 2 has no tf.train.experimental.{REWRITE}: say "
             "`from amp_launcher.tensorflow.graph_rewrite import enable` and `opt = enable(opt)`, which does the same"
         )
+    keras = sys.modules.get("keras")
+    if hasattr(keras, "config") and MIXED_UP.search(str(error)):
+        policy = keras.config.dtype_policy()
+        if policy.compute_dtype != "float32" and policy.compute_dtype in str(error):
+            return (
+                f"under Keras's policy {policy.name} its layers give {policy.compute_dtype}: cast what meets them, as "
+                "by tf.cast(other, output.dtype); on a CPU amp=o1 needs no casts"
+            )
     return ""
 
 

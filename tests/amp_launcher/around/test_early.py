@@ -119,6 +119,14 @@ def test_a_script_asked_for_float32_that_applies_a_mode_itself_is_told_how_to_sa
     assert ("amp=MODE train.precision=script" in verdict.reason) is advised
 
 
+@pytest.mark.parametrize(("dtype", "advised"), [("float16", True), ("float32", False)])
+def test_a_script_in_the_other_half_precision_is_told_how_to_ask_for_it(dtype, advised):
+    verdict = early("o1", precision="script")
+    with pytest.raises(NotProved):
+        verdict.judge([report("o1", calls=both(dtype))])
+    assert ("say amp.dtype=float16" in verdict.reason) is advised
+
+
 def test_an_ignored_operator_is_no_reason():
     odd = report(unaccounted={"mylib.gelu.default": 2})
     with pytest.raises(NotProved, match="mylib"):

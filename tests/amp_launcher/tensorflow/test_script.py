@@ -426,6 +426,13 @@ def test_what_a_level_does_not_reach_is_said_with_what_to_do(run, text, level, a
     assert (code, advice in result["reason"]) == (1, True), result["reason"]
 
 
+@pytest.mark.parametrize("function", ["tf.function", "lambda called: called"], ids=["in a graph", "eagerly"])
+def test_a_script_that_mixes_the_dtypes_of_a_policy_is_told_to_cast(run, function):
+    code, printed, result = run(f"{HEAD}{NET}\n({function})(lambda: net(inputs) * tf.ones((64, 16)))()", "amp=o2")
+    assert (code, "under Keras's policy mixed_bfloat16 its layers give bfloat16" in result["reason"]) == (1, True)
+    assert "script: under Keras's policy" in printed.err
+
+
 def test_operations_judged_early_are_counted_once_at_the_end(run, tmp_path):
     """Two networks, the second of which is made after the first judgement."""
     second = FIT.removeprefix(HEAD).replace("net", "other").replace("Dense(64)", "Dense(640)")
