@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from amp_launcher.around import library_switch
 from amp_launcher.around.script_source import Source
@@ -109,7 +109,7 @@ def instead(error: BaseException) -> str:
             f"TensorFlow 2 has no tf.train.experimental.{REWRITE}: say "
             "`from amp_launcher.tensorflow.graph_rewrite import enable` and `opt = enable(opt)`, which does the same"
         )
-    keras = sys.modules.get("keras")
+    keras: Any = sys.modules.get("keras")
     if hasattr(keras, "config") and MIXED_UP.search(str(error)):
         policy = keras.config.dtype_policy()
         if policy.compute_dtype != "float32" and policy.compute_dtype in str(error):

@@ -177,18 +177,17 @@ class ScriptObserver(PrecisionObserver):
 
         So a later report has programs that XLA compiles later for functions that ran before.
         """
-        before = [Counter(counter) for counter in self._counters]
+        executed, eager = Counter(self._counters[0]), Counter(self._counters[1])
         known, programs = dict(self._known), set(self._programs)
         self._first_graphs += super()._exported()
         try:
-            report = self._report(*before)
+            report = self._report(executed, eager)
             return {**self._head(WHOLE_RUN, self._parameters()), **report}
         finally:
             self._known, self._programs = known, programs
             super()._exported()  # discards the observer's own arithmetic
-            for counter, was in zip(self._counters, before, strict=True):
-                counter.clear()
-                counter.update(was)
+            _restore(self._counters[0], executed)
+            _restore(self._counters[1], eager)
 
     def _exported(self) -> list[Any]:
         return [*self._first_graphs, *([] if self._trained() else self._evaluated_graphs), *super()._exported()]
@@ -307,6 +306,11 @@ class ScriptObserver(PrecisionObserver):
     def _trainable(self) -> list[tf.Variable]:
         alive = [variable for reference in self._variables if (variable := reference()) is not None]
         return list({id(variable): variable for variable in (*alive, *self.sessions.trainable())}.values())
+
+
+def _restore(counter: Counter[Any], was: Counter[Any]) -> None:
+    counter.clear()
+    counter.update(was)
 
 
 def _group(layer: keras.Layer) -> str:
