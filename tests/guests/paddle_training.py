@@ -69,3 +69,28 @@ def an_exit_after_its_first_step():
 
     print(train(1), flush=True)
     os._exit(0)
+
+
+@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def attention_and_a_recurrent_layer():
+    mixed = paddle.nn.LayerList([paddle.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), paddle.nn.LSTM(8, 4)])
+    adam = paddle.optimizer.Adam(0.1, parameters=mixed.parameters())
+    losses = []
+    for _ in range(3):
+        loss = (mixed[1](mixed[0](inputs.reshape([2, -1, 8])))[0] @ paddle.ones([4, 1])).square().mean()
+        loss.backward()
+        adam.step()
+        adam.clear_grad()
+        losses.append(float(loss))
+
+
+@guest(o0="unknown", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def a_compiled_model_that_outlives_its_observed_steps():
+    compiled = paddle.jit.to_static(net, full_graph=True)
+    losses = []
+    for _ in range(4):
+        loss = F.mse_loss(compiled(inputs), targets)
+        loss.backward()
+        sgd.step()
+        sgd.clear_grad()
+        losses.append(float(loss))
