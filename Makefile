@@ -49,7 +49,7 @@ conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key wit
 site: $(VENV)/.test ## docs/ as a site, in build/site
 	PYTHONPATH=. $(BIN)/python docs/site.py
 
-versions: $(VENV)/.test ## libraries in three versions each; the wheel on Python 3.10 to 3.13, oldest packages and newest: uv, 10 GB
+versions: $(VENV)/.test ## libraries in three versions each; the wheel on Python 3.10 to 3.13, oldest packages and newest: uv, 18 GB
 	$(BIN)/python -m tests.library_versions
 	$(BIN)/python -m tests.versions
 

@@ -1,8 +1,9 @@
-"""`make versions`: our files for libraries, each with three versions of its library, beside the torch that is here.
+"""`make versions`: our files for libraries, each with three versions of its library, beside the torch that is here, and
+the observer with an old torch and the newest.
 
 An environment has one version in front of this environment's packages, so that nothing is copied: about 100 MB each,
-one after another. `python -m tests.library_versions transformers` is one library's. The page `docs/scripts.md` says
-what was seen.
+4 GB for torch, one after another. `python -m tests.library_versions transformers` is one library's. The page
+`docs/scripts.md` says what was seen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 TORCH = "tests/amp_launcher/torch/libraries/"
+OBSERVER = "audit casts flops observe_calls operations operators outside precision script_steps".split()
 BEFORE_5 = ("huggingface_hub<1", "requests", "urllib3", "idna", "certifi", "charset_normalizer")
 LIBRARIES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "lightning": (
@@ -33,6 +35,10 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "keras": (
         ("tests/amp_launcher/around/test_keras_callback.py",),
         {"3.12.0": (), "3.13.2": (), "": ()},  # TensorFlow 2.21 takes no older one
+    ),
+    "torch": (
+        tuple(f"tests/amp_launcher/torch/test_{name}.py" for name in OBSERVER),
+        {"2.6.0": (), "": ()},
     ),
 }
 """Of each library the tests, and its versions, oldest first, the newest last, with what else each needs. Tests are
@@ -56,7 +62,8 @@ def _works(folder: Path, name: str, version: str, others: tuple[str, ...], tests
     packages = folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     (packages / "behind.pth").write_text(sysconfig.get_path("purelib") + "\n")
     wanted = [f"{name}=={version}" if version else name, *others]
-    install = ["install", "--quiet", "--no-deps", "--upgrade", f"--target={packages}", *wanted]
+    alone = ["--no-deps"] if name != "torch" else []  # whose libraries of CUDA are packages
+    install = ["install", "--quiet", *alone, "--upgrade", f"--target={packages}", *wanted]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True, stderr=subprocess.DEVNULL)
     (found,) = packages.glob(f"{name}-*.dist-info")
     ended = subprocess.run(

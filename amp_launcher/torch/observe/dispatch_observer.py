@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -92,6 +93,8 @@ class DispatchObserver(TorchDispatchMode):
         return True
 
     def __enter__(self) -> Any:
+        if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+            _add_rules()
         self._fakes = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
         return super().__enter__()
 
@@ -268,6 +271,16 @@ class DispatchObserver(TorchDispatchMode):
             self.kept_ran.add(running.kept)
             return True
         return None if backward or running.merged else False
+
+
+def _add_rules() -> None:
+    """Torch 2.6 asks each operator of higher order for its rule for a mode, and raises where there is none."""
+    for operator in torch._ops._higher_order_ops.values():
+        operator.python_key_table.setdefault(DispatchObserver, functools.partial(_dispatched, operator))
+
+
+def _dispatched(operator: Any, mode: DispatchObserver, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(operator, (), args, kwargs)
 
 
 _GRADIENTS = {"EuclideanDistBackward0": ("cdist",), "LinalgMatrixExpBackward0": ("matrix_exp",)}

@@ -123,13 +123,13 @@ def test_an_operation_that_needs_a_gpu_costs_what_it_does_by_hand(
 
 @pytest.mark.parametrize("make", [Cnn, Transformer])
 def test_without_groups_torchs_own_counter_says_the_same(make: Callable[[], nn.Module]) -> None:
-    """But for attention on a CPU, which torch's counter leaves out."""
+    """But for attention on a CPU, which torch's counter leaves out before 2.15."""
     model, inputs = make(), make.images()  # type: ignore[attr-defined]
     calls = observed(lambda: model(inputs))
     with FlopCounterMode(display=False) as counter:
         model(inputs).sum().backward()
     attention = sum(call.flops for call in calls if "attention" in call.operation)
-    assert sum(work(calls)) - attention == counter.get_total_flops()
+    assert counter.get_total_flops() in (sum(work(calls)), sum(work(calls)) - attention)
     assert (attention > 0) == (make is Transformer)
 
 
@@ -197,8 +197,14 @@ def test_scaled_products_on_a_gpu_are_counted_in_the_dtypes_of_their_operands() 
 
 
 def test_flex_attention_is_observed_by_its_parts() -> None:
-    """Not compiled, it is two products, the first of them in float32."""
+    """Not compiled, it is two products, the first of them in float32. Torch 2.6 has no formula of it: unknown there."""
     inputs = [torch.randn(1, 2, 128, 16, dtype=torch.bfloat16) for _ in range(3)]
+    if torch.ops.higher_order.flex_attention not in flop_registry:
+        mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
+        with mode:
+            flex_attention(*inputs)
+        assert list(mode.unaccounted) == ["flex_attention"]
+        return
     calls = observed(lambda: flex_attention(*inputs), backward=False)
     assert [(call.operation, call.dtype) for call in calls] == [("bmm", "float32"), ("bmm", "bfloat16")]
     assert work(calls)[0] == 2 * 2 * (2 * 128 * 128 * 16)
