@@ -105,7 +105,7 @@ class DispatchObserver(TorchDispatchMode):
         for kind in types:
             if kind not in _PLAIN and kind is not FakeTensor:
                 return NotImplemented  # the subclass runs its own parts, which come here one by one
-        if self.rests or self.guard.problems:  # with these the step is unknown already
+        if self.rests or self.guard.problems:  # with a problem the step is unknown already
             return func(*args, **kwargs)
         run, after = func, None
         with self.guard():

@@ -52,7 +52,7 @@ BY_HAND = 4
 MOST_OPERATIONS = 200_000
 """Operations in a span after which observing ends: while torch's profiler records them, each takes 17 KB."""
 MOST_IDLE = 10_000
-"""Operations without a backward or a step that an evaluation or a rollout is told by, and not the forward of a step."""
+"""So many operations without a backward or a step are an evaluation or a rollout, not the forward of a step."""
 TOO_MANY = f"no step ended within {MOST_OPERATIONS:,} operations: to observe more of them would take too much memory"
 NOTHING_STEPPED = (
     "no torch optimizer stepped, and no weights of a called module were written in place after each of several "

@@ -87,7 +87,7 @@ def test_an_input_above_the_folder_is_found_above_the_runs_own_too(
     plan = dataclasses.replace(plan, run_root=str(tmp_path / "runs"))
     assert plan.script
     assert start_folder(plan).startswith(f"{tmp_path}/runs/RUN_ID/work/examples/it's, with ../../examples/data -> ")
-    assert "/work/N/examples/it's for its block N, with ../" in start_folder(dataclasses.replace(plan, arm="00"))
+    assert "arms/00/work/N/examples/it's for its block N, with ../" in start_folder(dataclasses.replace(plan, arm="00"))
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "2")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr("sys.argv", [])
