@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.autograd import graph
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as hooks_of_all
@@ -39,6 +39,7 @@ from amp_launcher.torch.observe.recording import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
+from amp_launcher.torch.precision.model_checks import several_ranks
 from amp_launcher.torch.uncompiled import followed_by, is_traced, uncompiled
 
 TOLD_AT = 10
@@ -340,7 +341,7 @@ class ScriptObserver:
             elif self._span.operations() >= MOST_OPERATIONS:
                 self._give_up()
                 return True
-            if self._span.idle() >= self._patience and (self.steps >= self._span.first or _ranks() == 1):
+            if self._span.idle() >= self._patience and (self.steps >= self._span.first or not several_ranks()):
                 self._span.rest()
             # In inference mode the end of a dispatch mode would be undone where inference mode ends.
             if torch.is_inference_mode_enabled() or not (self._span.rests or self.steps >= self._span.last):
@@ -358,16 +359,14 @@ class ScriptObserver:
         """Report it, or drop it where it rests and saw no step: the next begins after the step. Returns whether it is
         reported."""
         assert self._span is not None
-        self._stop_waiting()
         if self._span.rests:
             self._patience *= 2
         if self.steps >= self._span.first:
             self._close()
+            self._stop_waiting()
             return True
-        self._span.close()
-        self._span = None
+        self._drop(until=self.steps + 2)
         self._backwards_to_wait = BY_HAND
-        self._schedule.due = self.steps + 2
         return False
 
     def _backward_ended(self, of_weights: bool) -> None:
@@ -389,12 +388,16 @@ class ScriptObserver:
 
     def _give_up(self) -> None:
         """Nothing more is observed: the steps are too long, or there is none."""
+        self._drop(until=sys.maxsize)
+        self._add_problem(self.steps + 1, [TOO_MANY])
+
+    def _drop(self, until: int) -> None:
+        """End the span without a report; the next is due at step `until`."""
         assert self._span is not None
         self._span.close()
         self._span = None
-        self._schedule.due = sys.maxsize
+        self._schedule.due = until
         self._stop_waiting()
-        self._add_problem(self.steps + 1, [TOO_MANY])
 
     def _close(self) -> None:
         assert self._span is not None
@@ -404,7 +407,3 @@ class ScriptObserver:
         self._span = None
         self._watch.observed()
         self._changed_at = 0
-
-
-def _ranks() -> int:
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
