@@ -21,7 +21,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -352,11 +352,17 @@ def _with_forward(frame: FrameType) -> str:
     names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
     if names and names[0] != "self" and isinstance(context := frame.f_locals.get(names[0]), function.FunctionCtx):
         return type(context).__name__.removesuffix("Backward")
+    return _owner_of(frame.f_code)  # with a `setup_context` it has no context
+
+
+@functools.lru_cache(maxsize=1024)
+def _owner_of(code: CodeType) -> str:
+    """The name of the autograd function with that forward, which has to be running; empty where there is none."""
     kinds = [function.Function]
-    while kinds:  # with a `setup_context` it has no context
+    while kinds:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
-        if getattr(inspect.unwrap(kind.forward), "__code__", None) is frame.f_code:
+        if getattr(inspect.unwrap(kind.forward), "__code__", None) is code:
             return kind.__name__
     return ""
 
