@@ -51,8 +51,7 @@ class Recording:
         self.profile: Any = None
         """None where there is none, as `missing` says."""
         self.missing = ""
-        self._patches = contextlib.ExitStack()
-        self._stopped = False
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Recording:
         if torch.autograd._profiler_enabled() or _warming_up:
@@ -65,9 +64,10 @@ class Recording:
         self.profile = torch.autograd.profiler.profile(record_shapes=True, use_kineto=True, use_device=device)
         with _quiet():
             self.profile.__enter__()
+        self._open.callback(self._end)
         for name in ("_prepare_profiler", "_enable_profiler"):
             original = getattr(torch.autograd.profiler, name)
-            self._patches.enter_context(replaced(torch.autograd.profiler, name, self._giving_way(original)))
+            self._open.enter_context(replaced(torch.autograd.profiler, name, self._giving_way(original)))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -75,12 +75,11 @@ class Recording:
 
     def stop(self) -> None:
         """Record no more, and leave the profiler to the script."""
-        try:
-            self._patches.close()
-        finally:
-            if self.profile is not None and not self._stopped:
-                self._stopped = True
-                self.profile.__exit__(None, None, None)
+        self._open.close()
+
+    def _end(self) -> None:
+        if self.profile is not None:
+            self.profile.__exit__(None, None, None)
 
     def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

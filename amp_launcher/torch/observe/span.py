@@ -37,8 +37,6 @@ class Span(PrecisionObserver):
         self.by_hand = 0
         """Forwards of the module that it began with that followed a backward after which weights were written, while no
         optimizer has stepped."""
-        self.rests = False
-        """It observes nothing more."""
         self._busy = 0
         """Operations until the newest backward or step ended."""
         self._module, self._steps = module, False
@@ -84,10 +82,14 @@ class Span(PrecisionObserver):
         """Operations since the newest backward or step ended."""
         return self.operations() - self._busy
 
+    @property
+    def rests(self) -> bool:
+        """Whether it observes nothing more."""
+        return self._current is not None and self._current.mode.rests
+
     def rest(self) -> None:
         """Observe nothing more, in the same place in both observers."""
-        if not self.rests and self._current is not None:
-            self.rests = True
+        if self._current is not None:
             self._current.rest()
 
     def backward_ended(self) -> None:
