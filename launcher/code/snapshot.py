@@ -62,8 +62,9 @@ def _files(package: Path, root: str, ignored: Set[str]) -> Iterator[tuple[str, P
 def _ignored(roots: Sequence[str]) -> set[str]:
     """Files below these folders that the git checkouts which they are in ignore."""
     found, asked = set(), ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--")
-    for top in {top for root in roots if (top := git.top_of(Path(root)))}:
-        within = [root for root in roots if git.top_of(Path(root)) == top]
+    tops = {root: git.top_of(Path(root)) for root in roots}
+    for top in filter(None, dict.fromkeys(tops.values())):
+        within = [root for root in roots if tops[root] == top]
         with git.asking(top) as ask:
             found |= {f"{top}/{name}" for name in ask(*asked, *within).split("\0")}
     return found
