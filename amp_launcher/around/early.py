@@ -8,7 +8,6 @@ from typing import Any
 
 from amp_launcher.loop import proof
 from amp_launcher.precision import verdict
-from amp_launcher.precision.call_summary import is_half, is_narrow
 from amp_launcher.precision.findings import CONTRADICTED, EMULATED, PROVED, UNKNOWN, Finding
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.settings import Settings
@@ -98,13 +97,8 @@ class EarlyVerdict:
 
 def _other_half(reports: Sequence[dict[str, Any]]) -> str:
     """What to do where the script's products are in the other half-precision dtype than the one asked for."""
-    ran = {
-        call["dtype"]
-        for report in reports
-        for call in report.get("calls", ())
-        if is_half(call["dtype"]) and not is_narrow(call["dtype"])
-    }
-    asked = reports[0]["rule"]["dtype"] if ran else ""
-    if not is_half(asked) or len(ran) != 1 or asked in ran:
+    halves = {"float16", "bfloat16"}
+    ran = halves.intersection(call["dtype"] for report in reports for call in report.get("calls", ()))
+    if not ran or halves - ran != {reports[0]["rule"]["dtype"]}:
         return ""
     return f" (say amp.dtype={ran.pop()}, which the script computes in)"
