@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from amp_launcher.around import script_attempt
 from amp_launcher.around import wrap as script
 from amp_launcher.around.script_attempt import ScriptAttempt
 from amp_launcher.precision.observation import Guard
+from tests.amp_launcher import forking
 from tests.amp_launcher.wrapped_scripts import WRAPPERS
 
 ROOT = Path(script.__file__).parents[1]
@@ -86,13 +86,16 @@ def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
 
     def find(framework, scripts, files, thin=()):
         files, thin = (*(f"{framework}/{name}" for name in files), *SHARED), {*THIN, *thin}
-        called, found = set(), []
+        called, found, alone = set(), [], {}
+        for text in scripts:  # before any is this process's `__main__`, which a fork would run
+            file.write_text(text)
+            alone[text] = printed(forking.Forked(forking.run_as_main, ((str(file),), ())).complete().stdout)
+            assert alone[text]
         for text, verdict in scripts.items():
             file.write_text(text)
-            alone = printed(subprocess.run([sys.executable, file], capture_output=True, text=True, check=True).stdout)
             every = Raising(files, thin)
             code, weights, observed = run(framework, every, f"{len(called)}-")
-            assert (code, weights, observed["verdict"]) == (0, alone, verdict) and alone, observed["why"]
+            assert (code, weights, observed["verdict"]) == (0, alone[text], verdict), observed["why"]
             for place in every.places.keys() - called:
                 called.add(place)
                 try:
@@ -100,7 +103,7 @@ def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
                 except LookupError:
                     code, observed = None, {"verdict": "", "why": ""}
                 why = f"observing it failed: LookupError: raised by a test (amp_launcher/{place[0]}:{place[1]})"
-                if (code, weights, observed["verdict"]) != (0, alone, "unknown") or why not in observed["why"]:
+                if (code, weights, observed["verdict"]) != (0, alone[text], "unknown") or why not in observed["why"]:
                     seen = f"exit code {code}, {observed['verdict']}: {observed['why']}"
                     found.append(f"{every.places[place]} of {place}: {seen}")
         never = {

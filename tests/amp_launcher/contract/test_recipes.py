@@ -190,13 +190,12 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
 
 
 @pytest.mark.usefixtures("small_discriminator")
-@pytest.mark.parametrize(
-    ("framework", "per_optimizer"), [("torch", "false"), ("torch", "true"), ("tensorflow", "true")]
-)
-def test_the_gan_has_two_losses_and_loss_scales_that_move_once_a_step(tmp_path, framework, per_optimizer):
+@pytest.mark.parametrize("per_optimizer", ["false", "true"])
+def test_the_gan_has_two_losses_and_loss_scales_that_move_once_a_step(tmp_path, per_optimizer):
+    """TensorFlow's, whose graphs take long to trace, is a case of a stopped run in test_runs.py."""
     scale = ("loss_scale=dynamic", "loss_scale.init=64", "loss_scale.growth_every=2")
     words = (*HALF["gan"], "amp=o2", "amp.dtype=float16", *scale, f"loss_scale.per_optimizer={per_optimizer}")
-    folder = train(framework, "gan", tmp_path / "whole", *words)
+    folder = train("torch", "gan", tmp_path / "whole", *words)
     assert result(folder)["observed"]["verdict"] == "proved"
     assert [row["loss_scale"] for row in steps(folder)] == [64, 64, 128, 128]
     for row in steps(folder):

@@ -101,7 +101,9 @@ def test_a_stopped_run_goes_on_and_ends_bit_for_bit_as_one_that_never_stopped(
         assert 0 < records[0]["loss_scale"]["skipped_steps"] < records[0]["steps"]
     if words[1:] == GROWING:
         scales = [row["loss_scale"] for row in steps(complete)]
-        assert scales[0] < scales[stop - 1], "the scale of each optimizer has moved before the stop"
+        assert scales == [64, 64, 128, 128] and stop > 2, "the scale of each optimizer has moved before the stop"
+        assert all(sorted(row["losses"]) == ["discriminator", "generator"] for row in steps(complete))
+        assert all(row["loss"] == pytest.approx(sum(row["losses"].values())) for row in steps(complete))
 
 
 @pytest.mark.slow

@@ -49,7 +49,8 @@ with tf.Graph().as_default():
             session.run(train)
         print("weights", [value.hex() for value in session.run(weights).flatten().tolist()])
 """
-SCRIPTS = {KERAS: "proved", SESSION: "proved"}
+SCRIPTS = {SESSION: "proved", KERAS: "proved"}
+"""The faster one first: an error is raised in the first script that calls a function."""
 THIN = ("begin", "call", "method", "run", "while_loop", "_on_variable")
 
 
