@@ -183,6 +183,7 @@ def _run(output: str, environ: dict[str, str], cwd: str, target: Callable[..., o
     os.environ.update(environ)
     os.chdir(cwd)
     atexit._clear()  # those of the process it was forked from
+    multiprocessing.set_start_method(None, force=True)  # a script's own: the server's would import all of it anew
     try:
         target(*given)
     finally:

@@ -109,10 +109,11 @@ def a_program_that_takes_its_place():
     import sys
 
     losses = train()
-    if "AGAIN" not in os.environ:
-        os.environ["AGAIN"] = "yes"
-        sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+    os.environ["AGAIN"] = "yes"
+    text = (
+        "import os, sys; print(os.environ['AGAIN'], os.getcwd(), os.path.samefile(sys.argv[1], 'train.py'), sys.argv)"
+    )
+    os.execv(sys.executable, [sys.executable, "-c", text, *sys.argv])
 
 
 @guest(o0="proved")

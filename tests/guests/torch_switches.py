@@ -105,7 +105,7 @@ def grad_mode_by_functions():
     results += [evaluate(), (inputs[:1] @ square).sum().item()]
 
 
-@guest(o1="proved", fresh=True)
+@guest(o1="proved")
 def a_loader_with_modules_in_its_workers():
     from torch.utils.data import DataLoader
 
