@@ -197,7 +197,7 @@ def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
     if not isinstance(files, dict) or state not in files:
         raise ValueError(_UNDESCRIBED)
     for name, described in files.items():
-        if not isinstance(name, str) or Path(name).name != name or not isinstance(described, dict):
+        if Path(name).name != name or not isinstance(described, dict):
             raise ValueError(_UNDESCRIBED)
         if _described(path / name) != described:
             raise ValueError(f"{name} is not what was saved")

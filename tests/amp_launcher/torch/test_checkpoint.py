@@ -143,8 +143,9 @@ def test_broken_newer_ones_do_not_have_good_ones_deleted(tmp_path):
 def test_leftovers_of_a_killed_attempt_are_deleted(tmp_path):
     save(tmp_path, 5)
     (tmp_path / ".step-000000010.123").mkdir()
+    (tmp_path / ".nfs0001").touch()  # which another host has open, and no folder
     checkpoint.clear_leftovers(tmp_path)
-    assert names(tmp_path) == ["step-000000005"]
+    assert names(tmp_path) == [".nfs0001", "step-000000005"]
 
 
 def test_a_state_with_code_in_it_is_not_run(tmp_path):

@@ -158,6 +158,16 @@ def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tm
     assert json.loads((tmp_path / "run" / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
 
 
+def test_an_attempt_that_a_later_one_has_replaced_deletes_nothing_that_that_one_writes(train, monkeypatch, tmp_path):
+    written = tmp_path / "run" / "checkpoints" / ".step-000000005.7"
+    for folder in (written, tmp_path / "run" / "attempts" / "2"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
+    ended = train("amp=o1", "steps=2")
+    assert (ended.code, written.is_dir()) == (1, True)
+    assert "attempts/2 has taken over" in ended.err
+
+
 def test_an_interrupted_run_says_so(tmp_path, words):
     process = start(["amp=o1", *words, "epochs=10000", f"run={tmp_path}"])
     wait_for(tmp_path / "metrics.jsonl", process)
