@@ -8,7 +8,9 @@ import pytest
 
 from launcher import units
 from launcher.__main__ import main
+from launcher.compare import planning
 from launcher.runs import selection, store
+from launcher.ssh import probe_client
 
 from .. import warm
 from ..run_folders import launcher, lines
@@ -79,9 +81,17 @@ def test_it_is_one_run_to_every_other_verb(measured, capsys):
     assert printed("watch", folder.name).count("done") == report.count("done") + 3
 
 
-def test_its_plan_can_be_looked_at_first(tmp_path, capsys):
+def test_its_plan_can_be_looked_at_first(tmp_path, capsys, monkeypatch):
+    made = []
+
+    def probe_each(specs, *, make):
+        made.append(make)
+        return probe_client.probe_each(specs, make=make)
+
+    monkeypatch.setattr(planning, "probe_each", probe_each)
     assert main(["compare", "amp=o0,o2", "--plan", f"run_root={tmp_path / 'runs'}"]) == 0
     shown = capsys.readouterr().out
     assert "a comparison of 2 arms: 5 rounds of 2 blocks, 50 steps each, 2 s apart" in shown
     assert "00 01 01 00 00 01 01 00 00 01" in shown
     assert not (tmp_path / "runs").exists()
+    assert made == [False], "no environment is made for it"

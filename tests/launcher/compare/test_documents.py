@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from launcher.compare import documents
+from launcher.executors import backends
+from launcher.report.document import Curves
 from launcher.runs import selection, store
 from tests.launcher import run_folders
+from tests.launcher.compare.folders import NOISE, TWICE, plan_of
 from tests.launcher.report import folders
 from tests.launcher.report.folders import OTTER, OWL, SWEEP
 
@@ -47,3 +50,13 @@ def test_a_few_runs_are_named_in_the_title_and_many_counted(root):
     assert reported(root, *names[:2]).title == "brave-otter and brave-owl"
     assert reported(root, *names[:4]).title == "brave-otter, brave-owl, calm-fox and calm-hen"
     assert reported(root, *names).title == "5 runs and sweeps"
+
+
+def test_a_comparison_alone_is_reported_by_its_arms_and_a_run_alone_by_its_curves(root):
+    plan_of(folders.run(root, OWL), ("o0", NOISE), ("o2", TWICE))
+    folders.run(root, OTTER)
+    assert reported(root, OWL).title == f"mnist-o0, {OWL}"
+    assert reported(root, OTTER, OWL).title == "brave-otter and brave-owl"
+    alone = {seen.run.id: documents.of_one(seen) for seen in backends.states_of(selection.newest([str(root)], 9))}
+    assert alone[OWL].title == f"mnist-o0, {OWL}"
+    assert any(isinstance(part, Curves) for section in alone[OTTER].sections for part in section.parts)

@@ -57,6 +57,7 @@ in_both_frameworks = pytest.mark.parametrize("framework", [[], ["framework=torch
 def test_at_full_size_it_is_measured_in_float16_on_one_gpu_with_enough_rounds_for_an_interval(name, framework):
     plan = at_full_size(name, *framework)
     published = "paddle" if name in PADDLES else "tensorflow"
+    assert plan.name == name
     assert {arm.framework for arm in plan.arms} == {"torch" if framework else published}
     assert {(arm.gpus, arm.settings["device"]) for arm in plan.arms} == {(1, "cuda")}
     assert {arm.settings["amp"]["dtype"] for arm in plan.arms if arm.settings["amp"]["level"] != "o0"} == {"float16"}
