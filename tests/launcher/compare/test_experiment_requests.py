@@ -154,7 +154,7 @@ def test_a_name_that_no_run_may_have_is_no_experiment(tmp_path, write, name):
 
 def test_two_arms_of_one_name_are_refused(tmp_path, write):
     write("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: a, words: [amp=o2]}]\n")
-    with pytest.raises(UsageError, match=r"mine\.yaml:2: two arms are named a$"):
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/experiment/mine\.yaml:2: two arms are named a$"):
         experiments.find("mine", [tmp_path])
 
 
