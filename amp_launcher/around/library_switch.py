@@ -82,7 +82,7 @@ def _decided(tree: ast.AST, library: str, names: set[str]) -> str:
     """The argument that makes the library ignore its variable, as the script spells it."""
     if "LightningCLI" in names:
         return "LightningCLI"
-    argument = {LIGHTNING: "precision", ACCELERATE: "mixed_precision"}.get(library)
+    argument = {LIGHTNING: "precision", ACCELERATE: "mixed_precision"}.get(library, "")  # None is that of `**more`
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         for keyword in call.keywords if name in _CLASSES[library] and name != "Fabric" else ():  # LT_PRECISION wins

@@ -27,6 +27,7 @@ from amp_launcher.around.script_source import Source
         ("from accelerate import Accelerator", "Accelerator(mixed_precision='no')", "accelerate", True),
         ("from transformers import BertModel", "", "", False),
         ("from transformers import Trainer", "Trainer(args=TrainingArguments('x'))", "transformers", False),
+        ("from transformers import TrainingArguments", "TrainingArguments(**settings)", "transformers", False),
         ("from transformers import A\nfrom accelerate import Accelerator", "Accelerator()", "accelerate", False),
         ("from .lightning import Trainer", "Trainer()", "", False),
         ("from mine import Trainer", "Trainer(precision=16)", "", False),
