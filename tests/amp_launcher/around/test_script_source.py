@@ -20,6 +20,7 @@ from amp_launcher.around.script_source import Source
         ("from pytorch_lightning import Trainer", "Trainer(precision=16)", "lightning", True),
         ("from lightning.fabric import Fabric", "Fabric(precision='32-true')", "lightning", False),
         ("from lightning import Trainer", "Trainer(precision=a.precision)", "lightning", True),
+        ("from lightning import Trainer", "Trainer(callbacks=[Printer(precision=3)])", "lightning", False),
         ("from lightning import LightningModule", "", "", False),
         ("from accelerate import Accelerator", "Accelerator()", "accelerate", False),
         ("from accelerate import Accelerator", "Accelerator(mixed_precision=None)", "accelerate", False),
