@@ -67,19 +67,20 @@ def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device,
 
 
 @pytest.mark.parametrize(
-    ("framework", "level", "dtype", "source"),
+    ("framework", "level", "dtype", "source", "why"),
     [
-        ("torch", "o1", "float16", PLAIN),
-        ("torch", "o2", "bfloat16", PLAIN),
-        ("torch", "o3", "bfloat16", PLAIN),
-        ("tensorflow", "o1", "float16", KERAS),
-        ("tensorflow", "o2", "float16", PLAIN),
-        ("tensorflow", "o3", "float16", KERAS),
-        ("paddle", "o1", "float16", PLAIN),
+        ("torch", "o1", "float16", PLAIN, "float16 needs a scaled loss"),
+        ("torch", "o2", "bfloat16", PLAIN, "amp=o2 casts the model"),
+        ("torch", "o3", "bfloat16", PLAIN, "amp=o3 casts the model"),
+        ("tensorflow", "o1", "float16", KERAS, "float16 needs a scaled loss, and nothing in this script scales it; "),
+        ("tensorflow", "o2", "float16", PLAIN, "nothing in this script scales it (Keras scales it at amp=o2"),
+        ("tensorflow", "o3", "float16", KERAS, "float16 needs a scaled loss"),
+        ("paddle", "o1", "float16", PLAIN, "no precision can be applied from outside a script in Paddle"),
     ],
 )
-def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, source):
-    assert LINES[framework] in unsupported(settings(framework, level), dtype, "cuda", source)
+def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, source, why):
+    refused = unsupported(settings(framework, level), dtype, "cuda", source)
+    assert why in refused and LINES[framework] in refused
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,28 @@ def test_amp_deny_is_for_scripts_whose_library_has_a_switch_and_is_observed_only
     assert (mode(PLAIN), mode(TRAINER)) == (("autocast_around", "refused"), ("autocast_around", "observed"))
     for amp, source in ((denied, PLAIN), ({"keep_fp32": ("head",)}, TRAINER)):
         assert "can't be applied from outside" in unsupported(settings(amp=amp), "bfloat16", "cpu", source)
+
+
+def test_low_precision_products_are_for_a_script_that_asks_and_has_the_launcher_around_it():
+    gemm = {"gemm": "fp8-rowwise"}
+    assert script.support(settings(amp=gemm), "bfloat16", "cuda", ASKS).mechanism == "autocast"
+    for asked, source in ((settings(amp=gemm), PLAIN), (settings(amp=gemm, bare=True), ASKS)):
+        refused = unsupported(asked, "bfloat16", "cuda", source)
+        assert "amp.gemm=fp8-rowwise converts the model's layers, which only the script can do" in refused
+
+
+@pytest.mark.parametrize(
+    ("framework", "source", "typed", "expected"),
+    [
+        ("torch", PLAIN, None, None),
+        ("torch", PLAIN, False, False),
+        ("torch", ASKS, None, True),
+        ("tensorflow", KERAS, None, True),
+    ],
+)
+def test_tf32_is_left_to_a_torch_script_that_does_not_ask_unless_it_is_typed(framework, source, typed, expected):
+    asked = dataclasses.replace(settings(framework, "o2" if framework == "tensorflow" else "o1"), tf32=typed)
+    assert script.resolve(asked, source, device="cuda", capability=(8, 0), environ={}).tf32 is expected
 
 
 def test_xla_on_a_cpu_is_refused_even_where_the_script_asks_and_around_one_it_would_do_nothing():
