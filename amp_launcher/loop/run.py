@@ -44,6 +44,7 @@ class Run(ABC):
     framework: str
     precision: Any
     """The framework's `Precision`."""
+    deterministic: bool
 
     def __init__(self, chosen: Arguments, world: ProcessGroup, device: Device, devices: int, began: float) -> None:
         """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
@@ -52,7 +53,6 @@ class Run(ABC):
         self.world = world
         self.device = device
         self.exit_code = DONE
-        self.deterministic = False
         self.devices = devices
         self.plan = chosen.plan
         self.folder = chosen.run

@@ -110,7 +110,7 @@ def test_without_a_run_folder_nothing_is_written(tmp_path, train):
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert (lines[0], lines[3]) == ("mnist on mnist: 64 images, 16 held out", "batch 8, 3 steps")
-    assert "amp=o1 proved" in ended.out and "result in" not in ended.out
+    assert lines[-2].startswith("3 steps in ") and lines[-1].startswith("amp=o1 proved")
     assert not list(tmp_path.iterdir())
 
 
@@ -158,7 +158,8 @@ def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tm
     (tmp_path / "run" / "STOP").touch()
     assert train("amp=o1").code == 85
     assert json.loads((tmp_path / "run" / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
-    assert result(tmp_path / "run")["observed"]["why"] == "no step was observed"
+    record = result(tmp_path / "run")
+    assert (record["status"], record["observed"]["why"]) == ("stopped", "no step was observed")
 
 
 def test_an_attempt_that_a_later_one_has_replaced_deletes_nothing_that_that_one_writes(train, monkeypatch, tmp_path):
