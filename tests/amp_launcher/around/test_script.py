@@ -189,6 +189,13 @@ def test_nobody_applies_anything_to_a_bare_script_but_the_script():
     assert script.support(own, "bfloat16", "cpu", PLAIN).mechanism == "script"
 
 
+def test_what_a_framework_lacks_is_advised_where_the_error_is_of_it_alone(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    assert "which does the same" in script.instead(AttributeError(f"no attribute '{script.REWRITE}'"))
+    others = AttributeError("no attribute 'rewrite'"), ValueError(script.REWRITE), TypeError("dtypes don't all match")
+    assert [script.instead(other) for other in others] == ["", "", ""]
+
+
 def methods_of(path, name):
     (own,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name)
     return {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
