@@ -98,7 +98,8 @@ def test_logged_values_are_in_the_row_of_their_step(attempt, columns):
 def test_the_scripts_own_numbers_are_kept_whether_it_logs_before_or_after_the_step(attempt, columns, first, before):
     script = attempt()
     script.take(range(first, first + 4), before)
-    assert script.end()["steps"] == 4
+    result = script.end()
+    assert (result["steps"], result["updates"]) == (4, {"attempted": 4, "applied": 4})
     assert columns("step", "loss") == [(number, float(number)) for number in range(first, first + 4)]
 
 
@@ -143,14 +144,15 @@ def test_all_values_that_several_calls_log_for_one_step_are_kept(attempt, column
     assert columns("samples_per_second") == [None, 4.0]
 
 
-def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, columns, tmp_path):
+@pytest.mark.parametrize("unlogged", [0, 2])
+def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, columns, tmp_path, unlogged):
     script = attempt()
     script.take(range(1, 9))
     script.end()
     script = attempt()
-    script.step()
-    script.step()
-    script.take(range(8, 12))
+    for _ in range(unlogged):
+        script.step()
+    script.take(range(6 + unlogged, 12))
     result = script.end()
     assert columns("step") == list(range(1, 12))
     rows = metrics.read(tmp_path / "metrics.jsonl")
@@ -216,6 +218,27 @@ def test_a_norm_of_gradients_that_is_infinite_ends_nothing_since_a_fused_optimiz
     )
     script.step()
     log(1, loss=1.0, grad_norm=math.inf)
+
+
+def test_steps_that_turn_out_to_be_skipped_at_the_end_were_not_applied(attempt):
+    script = attempt()
+    script.take(range(1, 5))
+    script.meter.finish(skipped=1)
+    assert script.meter.result()["updates"] == {"attempted": 4, "applied": 3}
+
+
+def test_all_rows_are_written_before_the_process_is_ended(attempt, columns):
+    script = attempt()
+    script.take((1, 2))
+    script.meter.close()
+    assert columns("loss") == [1.0, 2.0]
+
+
+def test_a_rate_that_is_unknown_has_its_reason(attempt):
+    meter = attempt().meter
+    assert meter.result()["throughput"]["why"] == "no optimizer step was seen"
+    meter.uncounted = "it trains in C++"
+    assert meter.result()["throughput"]["why"] == "it trains in C++"
 
 
 def test_a_short_attempt_without_a_folder_has_a_summary(attempt):
