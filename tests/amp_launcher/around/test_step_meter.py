@@ -144,20 +144,31 @@ def test_all_values_that_several_calls_log_for_one_step_are_kept(attempt, column
     assert columns("samples_per_second") == [None, 4.0]
 
 
-@pytest.mark.parametrize("unlogged", [0, 2])
-def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, columns, tmp_path, unlogged):
+@pytest.mark.parametrize(("resumed", "unlogged"), [(5, 0), (5, 2), (7, 0)])
+def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(
+    attempt, columns, tmp_path, resumed, unlogged
+):
     script = attempt()
     script.take(range(1, 9))
     script.end()
     script = attempt()
     for _ in range(unlogged):
         script.step()
-    script.take(range(6 + unlogged, 12))
+    script.take(range(resumed + unlogged + 1, 12))
     result = script.end()
     assert columns("step") == list(range(1, 12))
     rows = metrics.read(tmp_path / "metrics.jsonl")
-    assert [row["resumed_from"] for row in rows if row.get("event") == "start"] == [None, 5]
+    assert [row["resumed_from"] for row in rows if row.get("event") == "start"] == [None, resumed]
     assert (result["steps"], result["loss"]) == (11, {"first": 1.0, "last": 11.0})
+
+
+def test_steps_before_the_first_logged_one_get_the_numbers_before_its_own(attempt, columns):
+    script = attempt()
+    for _ in range(2):
+        script.step()
+    script.take(range(102, 104))
+    script.end()
+    assert columns("step") == [100, 101, 102, 103]
 
 
 def test_each_logged_step_has_a_row_if_no_steps_are_counted(attempt, columns):

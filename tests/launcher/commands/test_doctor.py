@@ -7,6 +7,7 @@ import json
 import pytest
 
 from launcher.__main__ import main
+from launcher.executors import trash
 from launcher.runs import selection
 from tests.launcher import warm
 
@@ -18,6 +19,7 @@ def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys):
     assert "ok       proof      proved: bfloat16 in 100.0%" in shown
     assert shown.endswith("all checks passed\n")
     assert selection.run_names(f"{tmp_path}/runs") == []
+    assert not (tmp_path / "runs" / trash.FOLDER).exists()
 
 
 def test_all_that_is_wrong_is_listed_at_once_with_exit_3_and_nothing_starts(tmp_path, capsys):

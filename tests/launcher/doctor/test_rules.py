@@ -13,7 +13,7 @@ from launcher.probe import health
 from launcher.probe.health import Host
 from launcher.runs.decode import decode
 from launcher.runs.schema import ResultRecord
-from tests.launcher.contained.test_text import with_containers
+from tests.launcher.contained.test_text import RUNTIMES, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import CLUSTER, LOGIN
 
@@ -125,6 +125,26 @@ def test_a_gpu_in_use_or_with_a_fault_is_named(change, message, remedy):
     finding = findings(facts=facts)["gpu"]
     assert finding[:2] == ("advice", message)
     assert finding[2].startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "messages"),
+    [
+        ("docker", {}, ["docker 28.0"]),
+        ("singularity", {"product": "singularity"}, ["singularity 1.4"]),
+        ("docker", {"problem": "its engine does not answer"}, []),
+    ],
+)
+def test_a_container_runtime_that_works_is_named_with_its_version(kind, changes, messages):
+    runtimes = {name: dataclasses.replace(runtime, **changes) for name, runtime in RUNTIMES.items()}
+    spec, facts = spec_of(f"container={kind}", "image=x"), with_containers(LAPTOP, runtimes=runtimes)
+    seen = of_host(HEALTHY, facts, spec, now=1000.0, remote=False)
+    assert [finding.message for finding in seen if finding.about == "container"] == messages
+
+
+def test_of_a_failed_jobs_log_the_lines_before_the_table_of_ranks_are_shown():
+    assert examination._words(["no module", "", "rank  host  device", "0     box   cpu"]) == ["no module"]
+    assert examination._words(["rank  host  device", "0     box   cpu"]) == ["rank  host  device", "0     box   cpu"]
 
 
 def test_a_clock_difference_is_reported_with_its_direction():
