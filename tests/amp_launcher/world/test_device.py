@@ -41,6 +41,7 @@ class Fake(Device):
 def test_a_mark_and_peak_memory_are_the_gpus() -> None:
     gpu, cpu = Fake("cuda"), Fake("cpu")
     assert gpu.seconds(gpu.mark(), gpu.mark()) >= 0 and cpu.seconds(cpu.mark(), cpu.mark()) >= 0
+    assert cpu.seconds(100.0, 102.5) == 2.5
     assert (gpu.waits, cpu.waits) == (2, 0)
     assert gpu.peak_memory() == 7 < 2**20 < cpu.peak_memory()
 

@@ -62,6 +62,11 @@ class Workers:
             pass
         return message
 
+    @property
+    def unread(self) -> int:
+        """Messages since the one that was waited for."""
+        return self._messages.qsize()
+
     def monotonic(self) -> float:
         return time.monotonic() + self._ahead
 
@@ -100,6 +105,15 @@ def test_all_that_joined_learn_who_is_missing(workers: Workers) -> None:
         assert first == f"worker 1 at {workers.addresses[1]} did not join within 60 s; 2 of 3 did"
         assert [row.split()[:2] for row in rows] == [["rank", "host"], ["0", "host0"], ["2", "host2"]]
         assert raised.value.of_all
+
+
+def test_who_is_missing_is_said_at_intervals(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "EVERY", 60.0)
+    joining = [workers.join(0)]
+    workers.wait_for(joined=1)
+    joining += [workers.join(rank) for rank in (1, 2)]
+    assert [worker.result() for worker in joining] == [[of(0), of(1), of(2)]] * 3
+    assert workers.unread == 0
 
 
 def test_the_others_name_a_worker_0_that_never_starts(workers: Workers) -> None:
