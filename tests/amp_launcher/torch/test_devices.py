@@ -11,7 +11,6 @@ from amp_launcher.torch import devices
 from amp_launcher.torch.devices import World
 from amp_launcher.typed import SettingsError
 from amp_launcher.world import cgroup_limits
-from amp_launcher.world.world import PlacementError, RankInfo, check_placement
 from tests.amp_launcher.torch.loops import CPU
 from tests.amp_launcher.torch.trainers import run
 
@@ -31,41 +30,9 @@ os._exit(0)
 """
 
 
-def rank_info(rank: int, host: str = "one", gpu: str = "", problem: str = "") -> RankInfo:
-    return RankInfo(
-        rank=rank, host=host, device=f"cuda:{rank}", gpu=gpu or f"GPU-{rank}", visible="0,1", problem=problem
-    )
-
-
 def join(folder, device: str, planned: int, ranks: int) -> subprocess.CompletedProcess[str]:
     (folder / "join.py").write_text(JOIN)
     return run([device, str(planned)], ranks, [str(folder / "join.py")])
-
-
-def test_ranks_on_devices_of_their_own_pass():
-    check_placement([rank_info(0), rank_info(1)], 2)
-    check_placement([rank_info(0, gpu="GPU-a"), rank_info(1, host="two", gpu="GPU-a")], None)
-
-
-@pytest.mark.parametrize(
-    ("infos", "planned", "why"),
-    [
-        ([rank_info(0), rank_info(1, gpu="GPU-x"), rank_info(2, gpu="GPU-x")], None, "ranks 1, 2 share GPU-x of one"),
-        ([rank_info(0)], 4, "1 ranks have met, and 4 were planned"),
-        ([rank_info(0), rank_info(1, problem="no cuda:1 here")], None, "rank 1: no cuda:1 here"),
-    ],
-)
-def test_a_wrong_place_is_refused_with_a_table_of_all(infos, planned, why):
-    with pytest.raises(PlacementError) as caught:
-        check_placement(infos, planned)
-    first, head, *rows = str(caught.value).splitlines()
-    assert (first, head.split()) == (why, ["rank", "host", "device", "GPU", "visible", "GPUs"])
-    assert [row.split()[0] for row in rows] == [str(info.rank) for info in infos]
-
-
-def test_alone_without_a_gpu_the_request_is_wrong():
-    with pytest.raises(SettingsError, match="device=cuda: torch sees no CUDA GPU here; say device=cpu"):
-        check_placement([rank_info(0, problem="torch sees no CUDA GPU here")], None)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
