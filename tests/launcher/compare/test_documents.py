@@ -56,7 +56,7 @@ def test_a_comparison_alone_is_reported_by_its_arms_and_a_run_alone_by_its_curve
     plan_of(folders.run(root, OWL), ("o0", NOISE), ("o2", TWICE))
     folders.run(root, OTTER)
     assert reported(root, OWL).title == f"mnist-o0, {OWL}"
-    assert reported(root, OTTER, OWL).title == "brave-otter and brave-owl"
+    assert reported(root, OWL, OTTER).title == "brave-owl and brave-otter"
     alone = {seen.run.id: documents.of_one(seen) for seen in backends.states_of(selection.newest([str(root)], 9))}
     assert alone[OWL].title == f"mnist-o0, {OWL}"
     assert any(isinstance(part, Curves) for section in alone[OTTER].sections for part in section.parts)
