@@ -137,3 +137,11 @@ def test_a_rank_that_fails_leaves_its_reason_since_the_first_may_be_killed_for_i
     recorded = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
     assert [recorded] == reasons == [f"on rank 1, {reason}"]
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "printed"), [(0, "step 1\nstep 2\n"), (1, "")])
+def test_the_first_rank_alone_speaks_to_people(rank: int, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run: Any = SimpleNamespace(world=SimpleNamespace(rank=rank))
+    Run.say(run, "step 1", "step 2")
+    Run.say(run)
+    assert capsys.readouterr().out == printed
