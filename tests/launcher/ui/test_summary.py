@@ -175,3 +175,10 @@ def test_a_gpu_is_not_called_slow_for_a_moment_nor_for_its_rest_nor_for_its_kind
     assert slow_rows(tmp_path) == []
     sampled(tmp_path, 1, {0: 1200}, memory=15360)  # of another kind
     assert slow_rows(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("hardware", "device"), [({"gpu": "H100", "cpu": "Xeon"}, "H100"), ({"gpu": None, "cpu": "Xeon"}, "Xeon"), ({}, "")]
+)
+def test_a_run_was_on_its_gpu_or_else_on_the_processor(hardware, device):
+    assert summary.device_of(record(hardware=hardware)) == device
