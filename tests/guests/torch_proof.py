@@ -211,3 +211,20 @@ def products_in_kernels_of_other_operations():
         return F.mse_loss(output, targets) + grid.float().square().mean() + 1e-3 * inverse.square().mean()
 
     losses = train(loss_of=loss_of, optimizer=optimizer)
+
+
+@guest(o0="proved", o1="proved")
+def a_tensor_class_of_its_own():
+    class Named(torch.Tensor):
+        def __new__(cls, data, label):
+            return super().__new__(cls, data)
+
+        def __init__(self, data, label):
+            self.label = label
+
+    def loss_of():
+        return F.mse_loss(net(Named(inputs, "inputs")), Named(targets, "targets")).as_subclass(torch.Tensor)
+
+    losses = train(3, loss_of)
+    named = Named(net[0].weight, "weight")
+    kind, label, same = type(named).__name__, named.label, named.data_ptr() == net[0].weight.data_ptr()

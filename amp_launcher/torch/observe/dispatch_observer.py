@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -101,12 +102,12 @@ class DispatchObserver(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if FakeTensor in types and not self._fakes:
-            return func(*args, **kwargs)  # another's, for shapes alone, as DTensor computes them
+            return _computed(func, args, kwargs)  # another's, for shapes alone, as DTensor computes them
         for kind in types:
             if kind not in _PLAIN and kind is not FakeTensor:
                 return NotImplemented  # the subclass runs its own parts, which come here one by one
         if self.rests or self.guard.problems:  # with a problem the step is unknown already
-            return func(*args, **kwargs)
+            return _computed(func, args, kwargs)
         run, after = func, None
         with self.guard():
             run, after = self._before(func, args, kwargs)
@@ -114,7 +115,7 @@ class DispatchObserver(TorchDispatchMode):
             with self, self.writers.within(func, args, kwargs):
                 return run(*args, **kwargs)
         try:
-            out = func(*args, **kwargs)
+            out = _computed(func, args, kwargs)
         except Exception:
             with self.guard():
                 if after is not None:  # the profiler has seen it begin
@@ -271,6 +272,31 @@ class DispatchObserver(TorchDispatchMode):
             self.kept_ran.add(running.kept)
             return True
         return None if backward or running.merged else False
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives. For `super().__new__(cls, data)` in a class of tensors torch makes an alias of `data`,
+    and raises where a mode gives it a plain tensor instead of one of that class."""
+    out = func(*args, **kwargs)
+    if func is torch.ops.aten.alias.default and type(out) is torch.Tensor and (made := _made()) is not None:
+        return out.as_subclass(made)
+    return out
+
+
+def _made() -> Any:
+    """The class of tensors whose `__new__` called the operation that the mode was called for, or None."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") in _OF_THE_CALL and frame.f_back is not None:
+        frame = frame.f_back
+    code = frame.f_code
+    if code.co_name != "__new__" or not code.co_argcount:
+        return None
+    made = frame.f_locals.get(code.co_varnames[0])
+    return made if isinstance(made, type) and issubclass(made, torch.Tensor) else None
+
+
+_OF_THE_CALL = (__name__, "torch._compile", "torch._dynamo.eval_frame")
+"""The modules of the frames between the script's and ours."""
 
 
 def _add_rules() -> None:
