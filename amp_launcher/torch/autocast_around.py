@@ -71,6 +71,8 @@ class AutocastAround:
         self._region = _Region()
         self.switched_off = False
         """Whether a module was called in an autocast of the script's own that was off."""
+        self.called_in_backward = False
+        """Whether a module was called in backward in no autocast; a checkpoint calls it in that of its forward."""
         self.began_late = False
         """Whether a step's forward began in a `forward` that was called directly, or was no module's."""
 
@@ -201,8 +203,11 @@ class AutocastAround:
     def _begin(self, module: nn.Module | None) -> bool:
         """A module or function is called from outside. Whether that is in a region of ours."""
         region = self._region
-        if is_compiling() or is_traced() or torch._C._current_graph_task_id() != -1:
-            return False  # recorded, not computed; or computed again in backward, in the autocast of its forward
+        if is_compiling() or is_traced():
+            return False  # recorded, not computed
+        if torch._C._current_graph_task_id() != -1:  # computed again, by a checkpoint in the autocast of its forward
+            self.called_in_backward = self.called_in_backward or not torch.is_autocast_enabled(self._device)
+            return False
         if region.compiled and isinstance(module, torch.fx.GraphModule):
             return False
         region.begun = True

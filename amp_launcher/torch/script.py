@@ -33,6 +33,11 @@ SWITCHED_OFF = (
     " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
     "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
 )
+CALLS_IN_BACKWARD = (
+    " (the script calls its model in backward, where the launcher's autocast around the forward does not hold: switch "
+    "mixed precision on by its library's own argument, or write torch.autocast around that call, and say "
+    "train.precision=script)"
+)
 BEGAN_LATE = (
     " (autocast begins where a step calls its first module, and products were computed before: write model(x) for "
     "model.forward(x), or torch.autocast around what uses weights without a module, and say train.precision=script)"
@@ -68,6 +73,8 @@ class TorchWrapper(Wrapper):
         def advise() -> str:
             if self._autocast and self._autocast.switched_off:
                 return SWITCHED_OFF
+            if self._autocast and self._autocast.called_in_backward:
+                return CALLS_IN_BACKWARD
             return BEGAN_LATE if self._autocast and self._autocast.began_late else advice()
 
         early.advice = advise

@@ -82,6 +82,26 @@ def test_a_step_that_computes_before_it_calls_a_module_is_told_where_autocast_be
     assert ("autocast begins where a step calls its first module" in ended.err) == advised
 
 
+CACHED = """
+def cached():
+    with torch.no_grad():
+        outputs = net(inputs)
+    loss = ((outputs.requires_grad_() - targets) ** 2).mean()
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    loss = loss.detach().requires_grad_()
+    again = torch.enable_grad()(lambda _: (net(inputs) * gradient).sum().backward())
+    loss.register_hook(again)
+    return loss
+optimizer = """
+
+
+def test_a_script_that_calls_its_model_in_backward_is_told_that_autocast_does_not_hold_there(run):
+    text = PLAIN.replace("loss = ((net(inputs) - targets) ** 2).mean()", "loss = cached()")
+    ended = run(text.replace("optimizer = ", CACHED, 1), "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "contradicted")
+    assert "calls its model in backward" in ended.err and "say train.precision=script" in ended.err
+
+
 def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
     stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
     ended = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")
