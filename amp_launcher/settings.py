@@ -132,7 +132,7 @@ class Settings:
     )
     steps: int | None = setting(None, "optimizer steps in all, instead of epochs", least(1))
     seed: int = setting(0, "seed of initial weights, data order and dropout")
-    deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU and false on a GPU")
+    deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU without xla, else false")
     xla: bool = setting(False, "TensorFlow: compile with XLA")
     steps_per_execution: int = setting(1, "TensorFlow: optimizer steps of one tf.function call", least(1))
     compile: bool = setting(False, "torch: compile with torch.compile")
@@ -140,7 +140,9 @@ class Settings:
         None, "torch, several ranks: ddp copies the model to each, fsdp shards it over them; null is ddp"
     )
     tf32: bool | None = setting(
-        None, "TF32 matmul and convolution on float32 operands; null is off at o0 and on elsewhere"
+        None,
+        "TF32 matmul and convolution on float32 operands; null is off at o0, on elsewhere, and left alone in torch "
+        "scripts that make no Precision",
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto is cuda where there is one")
     data: Data = group(Data, "data set")

@@ -31,7 +31,7 @@ VERBS = {
     "report": "tables and charts from runs",
     "fetch": "bring what runs on other hosts left",
     "export": "write a run's weights as one file, or give runs to TensorBoard, MLflow or wandb",
-    "rm": "delete runs",
+    "rm": "move runs to the trash, or delete them",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",
     "doctor": "check this machine or a cluster, and say what to fix",

@@ -13,6 +13,21 @@ from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 
 
+class _Formatter(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        import textwrap
+
+        # A command that is to be copied, as `pip install 'amp-launcher[export]'`, is not split at its hyphen.
+        return textwrap.fill(
+            " ".join(text.split()),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with errors that are raised in the launcher's own way."""
 
@@ -25,6 +40,7 @@ class Parser(argparse.ArgumentParser):
             "which wins over a beginning. SWEEP 002 is one cell of a sweep; 002 alone is a cell that has not ended. "
             "Without run_root= all run roots that this machine has submitted to are searched.",
             allow_abbrev=False,
+            formatter_class=_Formatter,
         )
         self.verb = verb
         self.add_argument("words", nargs="*", help=argparse.SUPPRESS)

@@ -20,11 +20,12 @@ usage: python -m launcher compare [FILE.py] KEY=A,B[,C] [key=value ...] [compare
 The first of the listed values is the control, and the others are compared with it. Arms begin with the same weights,
 see the same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A,
 A B C ...
-They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=,
-image=, container=none,docker; texts that may hold commas are listed as env.NCCL_ALGO=choice(Ring,Tree), or
-python=choice(A,B). From five rounds on, ratios of throughput have an interval. An arm that runs out of memory is a
-row of the table. One that is seen to run in another mode than was asked for ends there; the others are measured, and
-then the comparison fails. A script of your own is started afresh for each block, and its steps a second are compared.
+They may differ in amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=, image=, container=none,docker and most
+other keys, not in recipe, seed, data and where the job runs; texts that may hold commas are listed as
+env.NCCL_ALGO=choice(Ring,Tree), or python=choice(A,B). From five rounds on, ratios of throughput have an interval. An
+arm that runs out of memory is a row of the table. One that is seen to run in another mode than was asked for ends
+there; the others are measured, and then the comparison fails. A script of your own is started afresh for each block,
+and its steps a second are compared.
 `report` says it again later, `--plan` shows the script and starts nothing.
 
 keys, in addition to those of `run --help`:

@@ -94,7 +94,8 @@ def _type(annotation: Any) -> str:
         return "number|TYPE:number"
     inside = [argument for argument in typing.get_args(annotation) if argument not in (type(None), Ellipsis)]
     if typing.get_origin(annotation) is tuple:
-        return f"list of {_type(inside[0])}s"
+        named = typing.get_origin(inside[0]) is typing.Literal
+        return f"list of {_type(inside[0])}{'s' * (not named)}"
     if typing.get_origin(annotation) is dict:
         return "text each"
     return _type(inside[0]) if inside else "value"

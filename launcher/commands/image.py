@@ -26,8 +26,8 @@ usage: python -m launcher image list [LINE]
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
 downloads it for Apptainer once, also when several ask at the same time. Docker and podman pull by themselves: `show`
 has the reference.
-RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a Dockerfile or a Singularity
-definition, which begins with the command that builds it and is yours to add to.
+RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a
+Dockerfile or a Singularity definition, which begins with the command that builds it and is yours to add to.
 """
 
 

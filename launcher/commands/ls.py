@@ -34,7 +34,8 @@ MOST = 60
 def main(arguments: list[str]) -> int:
     about = (
         "List runs; with a RUN, everything about it; with a SWEEP, its values and what its runs measured; with "
-        "KEY=VALUE, those that have the value: state, name, date, or any key of `run`, as amp.level=o2."
+        "KEY=VALUE, those that have the value: state, name, date, a word of their command, or a setting of their "
+        "training or cluster, as amp.level=o2."
     )
     parser = Parser("ls", "[RUN|SWEEP] [KEY=VALUE ...] [--all] [--json] [--sort NAME] [--best N] [--csv]", about)
     parser.add_argument("--all", action="store_true", help="every run, not only unfinished ones and the newest")

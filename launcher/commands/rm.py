@@ -24,7 +24,11 @@ def main(arguments: list[str]) -> int:
         "Move the folders of runs that have ended to RUN_ROOT/.trash, where they stay for a week; secrets go at once. "
         "A RUN named by a beginning only is asked about first.",
     )
-    parser.add_argument("--now", action="store_true", help="delete them at once; without RUN, empty the trash")
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="delete them at once; without RUN, empty the trash and delete uv's environments that no run uses",
+    )
     parser.add_argument("--yes", action="store_true", help="ask nothing")
     parser.add_argument("--force", action="store_true", help="first kill runs that have not ended")
     parser.add_argument(
