@@ -23,6 +23,8 @@ EVERY = 1.0
 """Seconds between two looks for notices, of which each tells the runs' scripts that this launcher waits."""
 TELLING = 20.0
 """Seconds that the command has, as in `notify.sh`."""
+_FIELDS = "notify", "secrets", "name", "words"
+"""Of a plan: what is started, what is hidden, what a notice repeats."""
 WAITS = ".waits"
 """Of a run's folder: touched while a launcher waits for the run."""
 
@@ -32,7 +34,7 @@ def told(folders: Sequence[Path]) -> Iterator[None]:
     """In here the commands of these runs are started by this process, in a thread. A run on another host tells of
     itself."""
     near = [folder for folder in folders if not run_roots.is_remote(str(folder.parent))]
-    plans = {folder: store.read(PlanRecord, folder / "plan.json", ("notify", "secrets")) for folder in near}
+    plans = {folder: store.read(PlanRecord, folder / "plan.json", _FIELDS) for folder in near}
     watched = {folder: plan for folder, plan in plans.items() if plan.notify}
     if not watched:
         yield
@@ -100,10 +102,12 @@ def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
     lost = [row for row in seen if row.files.status is None or row.files.status.state not in FINISHED]
     for row in lost:
         sweep = run_ids.sweep_of(row.run.id)
+        plan = watched[row.run.folder]
         if not sweep:
-            _tell(row, watched[row.run.folder], f"{row.run.id} {row.state.name}: {row.state.reason}", _summary(row))
+            text = f"{row.run.id} {row.state.name}: {row.state.reason}"
+            _tell(row, plan, text, {"name": plan.name, "words": plan.words, **_summary(row)})
         elif _first_to_tell(row.run.root, sweep):
-            _tell_of_sweep(sweep, row, watched[row.run.folder], seen)
+            _tell_of_sweep(sweep, row, plan, seen)
         if sweep:
             return
 
@@ -124,7 +128,7 @@ def _first_to_tell(root: str, sweep: str) -> bool:
 def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
     """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
     for last in seen[-1:]:
-        plan = store.read(PlanRecord, last.run.folder / "plan.json", ("notify", "secrets"))
+        plan = store.read(PlanRecord, last.run.folder / "plan.json", _FIELDS)
         if plan.notify:
             _tell_of_sweep(sweep, last, plan, seen)
 
@@ -163,5 +167,6 @@ def _summary(row: Seen) -> dict[str, Any]:
         "folder": row.run.path,
         "state": row.state.name,
         "reason": row.state.reason,
+        "status": store.read_or_empty(row.run.folder / "status.json") or None,
         "result": store.read_or_empty(row.run.folder / "result.json") or None,
     }

@@ -126,6 +126,9 @@ def test_a_run_whose_script_was_killed_is_told_by_the_launcher_that_waits(root: 
     (notice,) = told(tmp_path / "told")
     assert (notice["run"], notice["state"]) == (newest(root).name, "lost")
     assert notice["text"] == f"{notice['run']} lost: {notice['reason']}"
+    assert (notice["status"]["state"], notice["result"]) == ("running", None)
+    plan = json.loads((newest(root) / "plan.json").read_text())
+    assert (notice["name"], notice["words"], notice["folder"]) == (plan["name"], plan["words"], str(newest(root)))
 
 
 def test_a_sweep_of_which_a_run_never_began_is_told_once(root: Path, tmp_path: Path) -> None:
@@ -139,6 +142,7 @@ def test_a_sweep_of_which_a_run_never_began_is_told_once(root: Path, tmp_path: P
     assert waiting.wait(patience.scaled(60)) == 1
     (notice,) = told(tmp_path / "told")
     assert notice["text"] == f"{notice['sweep']}: 1 done, 1 cancelled"
+    assert [run["status"] and run["status"]["state"] for run in notice["runs"]] == ["done", None]
 
 
 @pytest.mark.parametrize("is_sweep", [False, True])

@@ -120,6 +120,7 @@ def test_a_search_is_told_of_once_at_its_end(script: Path, root: Path, tmp_path:
     notices = told(tmp_path / "told")
     assert [notice["text"] for notice in notices] == [f"{sweep_in(root)}: {trials} done" for trials in (3, 4)]
     assert [len(notice["runs"]) for notice in notices] == [3, 4]
+    assert {run["status"]["state"] for run in notices[1]["runs"]} == {"done"}
     assert "score" not in json.dumps(notices) and '"***"' in json.dumps(notices)
 
 
