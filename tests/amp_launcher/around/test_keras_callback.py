@@ -41,6 +41,8 @@ history = net.fit(inputs, targets, **words)
 print("fitted", int(net.optimizer.iterations.numpy()), history.history["loss"][-1], flush=True)
 print("weights", [numpy.asarray(keras.ops.convert_to_numpy(w)).sum() for w in net.weights])
 """
+UNVALIDATED = FIT.replace(", validation_data=(inputs, targets)", "")
+"""Without the graph of an evaluation, which takes as long as that of a step."""
 
 
 class Ended:
@@ -78,10 +80,11 @@ def run(tmp_path):
 
 
 def test_fit_trains_as_alone_and_each_step_has_its_figures_and_each_epoch_its_held_out_loss(run, tmp_path):
-    ended = run(FIT)
+    text = FIT.replace('["mae"]', '["mae", "accuracy"]')
+    ended = run(text)
     alone = tmp_path / "alone"
     alone.mkdir()
-    (alone / "train.py").write_text(FIT)
+    (alone / "train.py").write_text(text)
     program, environ = (str(alone / "train.py"),), environment(KERAS_BACKEND="tensorflow")
     plain = Forked(run_as_main, (program, ()), environ=environ, cwd=alone).complete()
     assert plain.returncode == 0 and plain.stdout.startswith("fitted"), plain.stderr
@@ -90,8 +93,12 @@ def test_fit_trains_as_alone_and_each_step_has_its_figures_and_each_epoch_its_he
     losses = [row["loss"] for row in ended.steps]
     assert losses[-1] == pytest.approx(float(ended.fitted[0][1])) and len(set(losses)) == 24
     assert all(row["logged"]["mae"] > 0 for row in ended.steps)
+    assert all(row["seconds"] is not None for row in ended.steps[1:])
     assert [row["step"] for row in ended.evaluations] == [8, 16, 24]
-    assert (ended.result["steps"], set(ended.result["eval"])) == (24, {"loss"})
+    assert (ended.result["steps"], set(ended.result["eval"])) == (24, {"accuracy", "loss"})
+    assert ended.result["loss"] == {"first": losses[0], "last": losses[-1]}
+    throughput = ended.result["throughput"]
+    assert (throughput["unit"], throughput["counted"]) == ("steps/s", "Adam")
 
 
 def test_a_fit_that_is_asked_to_stop_ends_after_that_batch_and_the_script_continues(run):
@@ -107,12 +114,12 @@ def handle(logs):
     signal.signal(signal.SIGTERM, lambda *given: print("mine"))
 callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=handle))
 history"""
-    assert run(FIT.replace("\nhistory", handler, 1), STOP_AT="3").fitted[0][0] == "24"
+    assert run(UNVALIDATED.replace("\nhistory", handler, 1), STOP_AT="3").fitted[0][0] == "24"
 
 
 def test_a_backup_that_keras_deletes_at_the_end_of_fit_is_left_to_the_signal(run):
     backup = "callbacks.append(keras.callbacks.BackupAndRestore('backup'))\nhistory"
-    assert run(FIT.replace("history", backup, 1), STOP_AT="3").fitted[0][0] == "24"
+    assert run(UNVALIDATED.replace("history", backup, 1), STOP_AT="3").fitted[0][0] == "24"
 
 
 def test_steps_go_on_in_a_second_fit_and_accumulated_batches_are_one(run):
@@ -125,7 +132,7 @@ def test_steps_go_on_in_a_second_fit_and_accumulated_batches_are_one(run):
 
 def test_a_script_that_resumes_has_its_own_numbers_of_steps(run):
     kept = 'callbacks.append(keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False))\nhistory'
-    text = FIT.replace("history", kept, 1)
+    text = UNVALIDATED.replace("history", kept, 1)
     run(text.replace("epochs=3", "epochs=2"))
     first = run(text, attempt=2)
     assert first.fitted[0][0] == "24"
@@ -140,7 +147,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 with strategy.scope():
     net = """
-    text = FIT.replace("net = ", two, 1).replace("\nnet.compile", "\n    net.compile")
+    text = UNVALIDATED.replace("net = ", two, 1).replace("\nnet.compile", "\n    net.compile")
     ended = run(text)
     assert [row["step"] for row in ended.steps if row["loss"]] == list(range(1, 25))
 

@@ -46,11 +46,12 @@ class Trained:
         self.optimizer.minimize(loss, var_list=[self.weight])
 
     def run(self, *steps):
-        scales = []
+        """Scale and weight after each step."""
+        seen = []
         for bad in steps:
             self.minimize(tf.constant(bad))
-            scales.append(graph_rewrite.scale(self.optimizer))
-        return scales
+            seen.append((graph_rewrite.scale(self.optimizer), abs(self.weight.numpy()[0])))
+        return seen
 
 
 KINDS = tf.compat.v1.mixed_precision
@@ -61,27 +62,25 @@ GOOD, BAD = False, True
 @pytest.mark.parametrize(
     ("loss_scale", "steps", "scales", "moved", "counted"),
     [
-        (lambda: "dynamic", (GOOD, BAD, BAD, GOOD), [2.0**15, 2.0**14, 2.0**13, 2.0**13], 2.0, 2),
+        (lambda: "dynamic", (GOOD, BAD, BAD, GOOD), [2.0**15, 2.0**14, 2.0**13, 2.0**13], [1.0, 1.0, 1.0, 2.0], 2),
         # Keras 3's own scale would go under 1.
-        (lambda: KINDS.DynamicLossScale(initial_loss_scale=2.0), (BAD, BAD, BAD), [1.0, 1.0, 1.0], 0.0, 0),
+        (lambda: KINDS.DynamicLossScale(initial_loss_scale=2.0), (BAD, BAD, BAD), [1.0] * 3, [0.0] * 3, 0),
         (
             lambda: KINDS.DynamicLossScale(initial_loss_scale=64.0, increment_period=2),
             (GOOD, GOOD, BAD),
             [64.0, 128.0, 64.0],
-            2.0,
+            [1.0, 2.0, 2.0],
             2,
         ),
         # With a static scale TensorFlow checks no gradient, and applies a bad step.
-        (lambda: 128, (GOOD, GOOD), [128.0, 128.0], 2.0, 2),
-        (lambda: 128, (GOOD, BAD), [128.0, 128.0], numpy.inf, 2),
-        (lambda: KINDS.FixedLossScale(64), (GOOD, BAD), [64.0, 64.0], numpy.inf, 2),
+        (lambda: 128, (GOOD, GOOD, BAD), [128.0] * 3, [1.0, 2.0, numpy.inf], 3),
+        (lambda: KINDS.FixedLossScale(64), (GOOD, BAD), [64.0, 64.0], [1.0, numpy.inf], 2),
     ],
 )
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_the_scale_moves_by_tensorflow_1s_rules(make, loss_scale, steps, scales, moved, counted):
     trained = Trained(make(), loss_scale())
-    assert trained.run(*steps) == scales
-    assert abs(trained.weight.numpy()[0]) == moved
+    assert trained.run(*steps) == list(zip(scales, moved, strict=True))
     assert graph_rewrite.steps(trained.optimizer) == counted
 
 

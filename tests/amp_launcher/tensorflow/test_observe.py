@@ -16,7 +16,7 @@ from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.precision.verdict import observed as judged
 from amp_launcher.tensorflow.observe import shapes
 from amp_launcher.tensorflow.precision import HalfPolicy, grappler
-from tests.amp_launcher.tensorflow.observed_runs import BACKWARD, BATCH, FORWARD, Training
+from tests.amp_launcher.tensorflow.observed_runs import BACKWARD, BATCH, FORWARD, Training, dense_network, network
 
 LEVELS = [
     *(Amp(level=level) for level in ("o0", "o1", "o2", "o3")),
@@ -69,7 +69,7 @@ def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
 @pytest.mark.parametrize("entry", ["deny=[BatchMatMul]", "allow=[Softmax]"])
 def test_an_entry_that_stands_in_no_graph_is_unknown(entry):
     key, _, name = entry[:-1].partition("=[")
-    observed = Training(Amp(level="o1", **{key: (name,)})).run()
+    observed = Training(Amp(level="o1", **{key: (name,)}), dense_network).run()
     assert observed["verdict"] == "unknown"
     assert f"amp.{entry} matched nothing" in observed["why"]
 
@@ -174,7 +174,7 @@ def raise_error(graph, wanted, batch=None):
         (DENY, forget_the_lists, "contradicted", "MatMul is on amp.deny"),
         (Amp(level="o0"), lambda training, patch: grappler.switch_on("bfloat16", {}), "contradicted", ""),
         (
-            *(Amp(level="o2"), lambda training, patch: setattr(training.model.layers[2], "dtype_policy", "float32")),
+            *(Amp(level="o2"), lambda training, patch: setattr(training.model.layers[1], "dtype_policy", "float32")),
             *("contradicted", ""),
         ),
         (O1, lambda training, patch: patch.setattr(shapes, "infer", raise_error), "unknown", "no such operation"),
@@ -186,7 +186,7 @@ def raise_error(graph, wanted, batch=None):
     ],
 )
 def test_a_step_that_was_sabotaged_is_never_proved(monkeypatch, amp, spoil, verdict, why):
-    training = Training(amp)
+    training = Training(amp, network if amp.deny else dense_network)
     spoil(training, monkeypatch)
     observed = training.run()
     assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
@@ -218,18 +218,18 @@ def test_functions_that_are_made_to_run_eagerly_are_refused_at_o1():
 
 def test_o3_asked_and_o2_run_is_contradicted(monkeypatch):
     monkeypatch.setattr(HalfPolicy, "policy", "mixed_bfloat16")
-    assert Training(Amp(level="o3")).run()["verdict"] == "contradicted"
+    assert Training(Amp(level="o3"), dense_network).run()["verdict"] == "contradicted"
 
 
 def test_a_graph_that_was_made_before_anyone_watched_is_unknown():
-    training = Training(Amp(level="o1"))
+    training = Training(O1, dense_network)
     observed = training.run(steps=2, watched=(2,))
     assert observed["verdict"] == "unknown"
     assert "its graph was made before it was observed" in observed["why"]
 
 
 def test_a_graph_that_is_traced_again_is_looked_at_again():
-    training = Training(Amp(level="o1"))
+    training = Training(O1, dense_network)
     training.run(steps=1, watched=(1,))
     grappler.switch_off()
     training.images, training.labels = training.images[:2], training.labels[:2]
@@ -249,14 +249,14 @@ def test_a_graph_that_is_traced_again_is_looked_at_again():
 )
 def test_without_one_of_tensorflows_private_names_training_goes_on_and_is_unknown(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
-    observed = Training(Amp(level="o1")).run()
+    observed = Training(O1, dense_network).run()
     monkeypatch.undo()
     op_callbacks.clear_op_callbacks()
     assert (observed["verdict"], name in observed["why"]) == ("unknown", True), observed["why"]
 
 
 def test_what_a_step_itself_raises_is_not_taken_for_a_failure_to_observe():
-    training = Training(Amp(level="o1"))
+    training = Training(O1, dense_network)
     with pytest.raises(ZeroDivisionError), training.observer.step(1):
         raise ZeroDivisionError
     assert training.observer.reports == []
@@ -277,6 +277,6 @@ def test_products_of_rows_of_a_variable_are_counted():
 
 
 def test_the_steps_of_a_scale_that_skips_are_seen_like_others():
-    training = Training(Amp(level="o2", dtype="float16"), scale=LossScale(init=2.0**40))
+    training = Training(Amp(level="o2", dtype="float16"), dense_network, scale=LossScale(init=2.0**40))
     assert training.run()["verdict"] == "proved"
     assert training.precision.skipped_total == 3

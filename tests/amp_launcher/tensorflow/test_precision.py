@@ -17,7 +17,7 @@ from amp_launcher.tensorflow.observe.graphs import dtype_of
 from amp_launcher.tensorflow.observe.products import base
 from amp_launcher.tensorflow.precision import Mechanism, Precision, replicas
 from amp_launcher.tensorflow.precision.loss_scale import make_scaler
-from tests.amp_launcher.tensorflow.observed_runs import Training, network
+from tests.amp_launcher.tensorflow.observed_runs import Training, dense_network, network
 
 
 def of(level, dtype="auto", scale=None, **amp):
@@ -80,7 +80,7 @@ def test_o3_loses_small_updates_and_o2_does_not(dtype):
     moved = {}
     for level in ("o0", "o2", "o3"):
         amp = Amp(level=level) if level == "o0" else Amp(level=level, dtype=dtype)
-        training = Training(amp, scale=LossScale(), optimizer=lambda: keras.optimizers.SGD(1e-6))
+        training = Training(amp, dense_network, scale=LossScale(), optimizer=lambda: keras.optimizers.SGD(1e-6))
         before = weights(training.model)
         training.run(steps=5, watched=())
         changed = [one != other for one, other in zip(weights(training.model), before, strict=True)]
@@ -104,12 +104,8 @@ class Accumulating(Training):
         return total
 
 
-def dense():
-    return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), layers.Dense(32), layers.Dense(10)])
-
-
 def test_a_micro_batch_begins_when_the_one_before_it_is_done():
-    parts = Accumulating(Amp(level="o0"), dense)
+    parts = Accumulating(Amp(level="o0"), dense_network)
     graph = parts.execute.get_concrete_function(tf.constant(parts.images), tf.constant(parts.labels)).graph
     products = [op for op in graph.get_operations() if op.type == "MatMul" and "gradient" not in op.name]
     first, second = ({op.name for op in _before(product) if "gradient" in op.name} for product in products[::2])
@@ -126,7 +122,7 @@ def optimized(training):
 
 
 def test_o1_adds_up_gradients_and_steps_in_float32():
-    nodes = optimized(Accumulating(Amp(level="o1"), dense, optimizer=lambda: keras.optimizers.Adadelta(1.0)))
+    nodes = optimized(Accumulating(Amp(level="o1"), dense_network, optimizer=lambda: keras.optimizers.Adadelta(1.0)))
     assert {dtype_of(node) for node in nodes if base(node.op) == "MatMul"} == {"bfloat16"}
     arithmetic = {dtype_of(node) for node in nodes if node.op in ("AddV2", "Mul", "RealDiv", "Rsqrt", "Sqrt", "Square")}
     assert "float32" in arithmetic
@@ -190,16 +186,19 @@ def _before(operation):
     return done
 
 
-EMBEDDED = [
-    ("o0", "auto", LossScale(), None),
-    ("o1", "bfloat16", LossScale(mode="dynamic", init=8.0), 0.05),
-    ("o2", "float16", LossScale(mode="dynamic", init=8.0), 0.05),
-    ("o3", "bfloat16", LossScale(), 0.05),
-]
+DESCENT, ADAM = (lambda: keras.optimizers.SGD(0.5), lambda: keras.optimizers.Adam(0.1))
 
 
-@pytest.mark.parametrize(("level", "dtype", "scale", "clip"), EMBEDDED)
-@pytest.mark.parametrize("make", [lambda: keras.optimizers.SGD(0.5), lambda: keras.optimizers.Adam(0.1)])
+@pytest.mark.parametrize(
+    ("make", "level", "dtype", "scale", "clip"),
+    [
+        (DESCENT, "o0", "auto", LossScale(), None),
+        (ADAM, "o1", "bfloat16", LossScale(mode="dynamic", init=8.0), 0.05),
+        (DESCENT, "o2", "float16", LossScale(mode="dynamic", init=8.0), 0.05),
+        (ADAM, "o2", "float16", LossScale(mode="dynamic", init=8.0), 0.05),
+        (DESCENT, "o3", "bfloat16", LossScale(), 0.05),
+    ],
+)
 def test_an_embeddings_gradient_stays_sparse_and_steps_as_a_dense_one(monkeypatch, make, level, dtype, scale, clip):
     """Over two micro-batches, with rows that are looked up twice in one and again in the other."""
 
@@ -238,7 +237,7 @@ def test_an_embeddings_gradient_stays_sparse_and_steps_as_a_dense_one(monkeypatc
 
 @pytest.mark.parametrize("scale", [LossScale(mode="none"), LossScale(mode="static", init=64.0)])
 def test_clipping_sees_unscaled_gradients(scale):
-    trained = Training(Amp(level="o1"), dense, scale=scale, clip=0.01)
+    trained = Training(Amp(level="o1"), dense_network, scale=scale, clip=0.01)
     before = weights(trained.model)
     trained.run(steps=1, watched=())
     pairs = zip(weights(trained.model), before, strict=True)
@@ -296,7 +295,7 @@ def test_what_would_train_something_else_is_refused():
         keras.optimizers.SGD(loss_scale_factor=8.0),
     ):
         with pytest.raises(RuntimeError, match="scales the loss itself"):
-            precision.prepare(dense, optimizer)
+            precision.prepare(dense_network, optimizer)
 
 
 def test_the_private_method_of_keras_that_is_replaced_is_there():

@@ -1,10 +1,13 @@
-"""Steps of a user's script in TensorFlow: what is counted, and what metrics.jsonl and the result say of it."""
+"""Steps of a user's script in TensorFlow: what is counted, and what metrics.jsonl and the result say of it.
+
+Those of Keras's `fit` have their losses in `around/test_keras_callback.py`.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.amp_launcher.torch.trainers import rows, steps
+from tests.amp_launcher.torch.trainers import steps
 from tests.amp_launcher.wrapped_scripts import run_script
 
 assert run_script
@@ -111,22 +114,6 @@ def test_where_no_optimizer_counts_its_steps_they_are_not_called_none(run):
     result, _, printed = run(OTHERS.format(optimizer="Own()"))
     assert (result["steps"], result["updates"]) == (None, {"attempted": None, "applied": None})
     assert "steps/s not known: nothing that counts" in printed
-
-
-def test_each_step_of_fit_has_a_row_with_its_time_and_keras_s_loss(run, tmp_path):
-    result, counted, _ = run(
-        """
-net.compile(optimizer="adam", loss="mse", metrics=["accuracy"])
-net.fit(inputs, targets, validation_data=(inputs, targets), batch_size=8, epochs=3, verbose=0)
-"""
-    )
-    assert [row["step"] for row in counted] == list(range(1, 25))
-    assert all(row["seconds"] is not None for row in counted[1:])
-    assert result["loss"] == {"first": counted[0]["loss"], "last": counted[-1]["loss"]}
-    assert all(row["loss"] is not None for row in counted)
-    assert (result["throughput"]["unit"], result["throughput"]["counted"]) == ("steps/s", "Adam")
-    assert [row["step"] for row in rows(tmp_path / "run") if row.get("event") == "eval"] == [8, 16, 24]
-    assert set(result["eval"]) == {"accuracy", "loss"}
 
 
 def test_steps_of_one_execution_share_its_time(run):
