@@ -56,8 +56,10 @@ class Forked:
         ranks: int = 1,
         environ: Mapping[str, str] | None = None,
         cwd: Path = REPOSITORY,
+        context: Any = SERVER,
     ) -> None:
-        """`target` is a function of a module. It runs in each rank, in a session of its own, as torchrun's ranks do."""
+        """`target` is a function of a module. It runs in each rank, in a session of its own, as torchrun's ranks do.
+        `context` is multiprocessing's; another one than the server's forks this process."""
         self._folder = tempfile.TemporaryDirectory()
         shared = dict(environment() if environ is None else environ)
         if ranks > 1:
@@ -71,8 +73,9 @@ class Forked:
         for number in range(ranks):
             own = {**shared, "RANK": str(number), "LOCAL_RANK": str(number)} if ranks > 1 else shared
             output = f"{self._folder.name}/{number}"
-            self.ranks.append(SERVER.Process(target=_run, args=(output, own, str(cwd), target, arguments)))
-        _start_server()
+            self.ranks.append(context.Process(target=_run, args=(output, own, str(cwd), target, arguments)))
+        if context is SERVER:
+            _start_server()
         for rank in self.ranks:
             rank.start()
 

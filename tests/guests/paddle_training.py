@@ -1,10 +1,9 @@
-"""Loops of Paddle. Each starts Python: Paddle can't be imported in the process that the others are forked from, and
-its import warns, which the launcher keeps quiet."""
+"""Loops of Paddle, which can't be imported after TensorFlow."""
 
 # ruff: noqa: F821 - names of head_paddle.py
 
 
-@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="proved", imported="paddle")
 def autocast_in_its_spellings_and_a_scaler():
     scaler = paddle.amp.GradScaler(enable=False)
 
@@ -22,7 +21,7 @@ def autocast_in_its_spellings_and_a_scaler():
         losses.append(float(loss))
 
 
-@guest(o0="unknown", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="unknown", imported="paddle")
 def a_static_graph():
     def train_graph():
         main, start = paddle.static.Program(), paddle.static.Program()
@@ -40,7 +39,7 @@ def a_static_graph():
     paddle.disable_static()
 
 
-@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="proved", imported="paddle")
 def workers_of_a_loader_and_a_closure():
     class Ones(paddle.io.Dataset):
         def __len__(self):
@@ -63,7 +62,7 @@ def workers_of_a_loader_and_a_closure():
         losses.append(float(lbfgs.step(closure)))
 
 
-@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="proved", imported="paddle")
 def an_exit_after_its_first_step():
     import os
 
@@ -71,7 +70,7 @@ def an_exit_after_its_first_step():
     os._exit(0)
 
 
-@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="proved", imported="paddle")
 def attention_and_a_recurrent_layer():
     mixed = paddle.nn.LayerList([paddle.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), paddle.nn.LSTM(8, 4)])
     adam = paddle.optimizer.Adam(0.1, parameters=mixed.parameters())
@@ -84,7 +83,7 @@ def attention_and_a_recurrent_layer():
         losses.append(float(loss))
 
 
-@guest(o0="unknown", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+@guest(o0="unknown", imported="paddle")
 def a_compiled_model_that_outlives_its_observed_steps():
     compiled = paddle.jit.to_static(net, full_graph=True)
     losses = []

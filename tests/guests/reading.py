@@ -27,6 +27,7 @@ class Guest:
     words: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
+    imported: str = ""
     fails: Sequence[str] = ()
 
     def script(self, *, by_hand: bool) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from tests.amp_launcher.forking import Forked, environment, run_as_main
 from tests.guests import state
@@ -68,6 +73,21 @@ def run_switched(tf32: bool, program: Sequence[str], words: Sequence[str]) -> No
     run_as_main(program, words)
 
 
+@functools.cache
+def _process_with(module: str) -> ProcessPoolExecutor:
+    """A process that has imported this module alone."""
+    # Paddle's import warns, of which a script sees nothing.
+    quiet = {"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"} if module == "paddle" else {}
+    with mock.patch.dict(os.environ, quiet):
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), __import__, (module,))
+        pool.submit(os.getpid).result()
+    return pool
+
+
+def _forked_from_it(*given: object, **words: object) -> subprocess.CompletedProcess[str]:
+    return Forked(*given, **words, context=multiprocessing.get_context("fork")).complete()
+
+
 def _run(guest: Guest, folder: Path, by_hand: bool, tf32: bool, program, words) -> Left:
     at, run = folder / "at", folder / "run"
     at.mkdir(parents=True)
@@ -78,6 +98,9 @@ def _run(guest: Guest, folder: Path, by_hand: bool, tf32: bool, program, words) 
     if guest.fresh:
         command = [sys.executable, *program(file), *words]
         done = subprocess.run(command, env=environ, cwd=at, capture_output=True, text=True)
+    elif guest.imported:
+        job = (run_as_main, (program(file), words))
+        done = _process_with(guest.imported).submit(_forked_from_it, *job, environ=environ, cwd=at).result()
     else:
         job = (program(file), words)
         started = (run_switched, (tf32, *job)) if guest.framework == "torch" else (run_as_main, job)

@@ -170,7 +170,7 @@ def a_compiled_step_of_an_optimizer():
     warned = said.getvalue()
 
 
-@guest(o1="proved", fresh=True)
+@guest(o1="proved", imported="torch")
 def the_compiler_is_imported_where_the_script_does():
     import sys
 

@@ -32,7 +32,7 @@ def lightning():
     del mode
 
 
-@guest(o0="proved", fresh=True, environ={"KERAS_BACKEND": "torch"})
+@guest(o0="proved", imported="torch", environ={"KERAS_BACKEND": "torch"})
 def keras_with_torch():
     import sys
 

@@ -59,7 +59,7 @@ def pickles_of_its_own_classes():
     kept = again["net"]
 
 
-@guest(o0="proved", fresh=True)
+@guest(o0="proved")
 def workers_by_fork_and_forkserver():
     import os
     import sys
@@ -80,7 +80,7 @@ def workers_by_fork_and_forkserver():
         losses = train()
 
 
-@guest(o0="proved", fresh=True)
+@guest(o0="proved")
 def processes_by_torch_spawn():
     import os
 
