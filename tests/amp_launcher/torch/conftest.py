@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from tests.amp_launcher import forking
-from tests.amp_launcher.torch.scenarios import problems
+from tests.amp_launcher.torch.scenarios import calling_for_kernels, problems
 
 forking.preload("torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets", "amp_launcher.torch.supervised")
 
@@ -28,12 +27,7 @@ def _own_switches() -> Iterator[None]:
 
 @pytest.fixture
 def calls_for_kernels() -> Iterator[None]:
-    """Inductor compiles all but its kernels: its code calls torch's own operations in their place. The graph that is
-    observed is the same, and the C++ compiler, which takes most of the time, isn't needed."""
-    from torch._inductor import config
-
-    has_option = hasattr(config, "fallback_by_default")
-    with config.patch(fallback_by_default=True) if has_option else contextlib.nullcontext():
+    with calling_for_kernels():
         yield
 
 

@@ -113,6 +113,7 @@ def by_hand(name: str, dtype: torch.dtype, scale: float) -> tuple[list[torch.Ten
     return [*(master.detach() for master in masters), *weights], skipped
 
 
+@pytest.mark.usefixtures("calls_for_kernels")  # torchao's are compiled
 @pytest.mark.parametrize("dtype", SCALES)
 @pytest.mark.parametrize("name", [*own_list(), *TORCHAO])
 def test_an_optimizer_trains_as_with_masters_kept_by_hand_and_resumes(name: str, dtype: str) -> None:

@@ -105,6 +105,7 @@ def test_what_no_optimizer_steps_and_only_a_loss_uses_is_not_judged(run, parts):
 
 @pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.usefixtures("calls_for_kernels")
 @pytest.mark.parametrize(
     ("parts", "verdict"),
     [({"after": VALIDATION}, "proved"), ({"before": "with torch.no_grad():\n    goal = net(inputs)"}, "contradicted")],
