@@ -197,12 +197,13 @@ def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys
 
 @pytest.mark.parametrize("words", [(), ("train.recompute=full", "train.tied=false"), ("train.recompute=selective",)])
 def test_every_level_is_proved_and_its_losses_are_those_of_float32(tmp_path, library, words):
-    plain = losses(train(tmp_path / "plain", "amp=o0", "steps=3", *words))
+    plain: list[float] = []
     for level in ("o0", "o1", "o2", "o3") if not words else ("o0", "o2"):
-        half = losses(train(tmp_path / level, f"amp={level}", "steps=3", *words))
+        own = losses(train(tmp_path / level, f"amp={level}", "steps=3", *words))
         observed = result(tmp_path / level)["observed"]
         assert (observed["verdict"], observed["half_flop_share"]) == ("proved", level != "o0"), observed
-        assert half == pytest.approx(plain, rel=0 if level == "o0" else 0.02)
+        plain = plain or own
+        assert own == pytest.approx(plain, rel=0.02)
     dtypes = result(tmp_path / "o2")["observed"]["param_dtypes"]
     assert dtypes["float32"] == 5 * 32 and dtypes["bfloat16"] > 1000  # the norms alone are float32
 

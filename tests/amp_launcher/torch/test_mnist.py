@@ -23,7 +23,7 @@ from amp_launcher.torch import loop, supervised
 from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.observe import dispatch_observer, observer
 from amp_launcher.typed import plain
-from tests.amp_launcher.torch.trainers import result, rows, run, start, steps, succeed, type_command
+from tests.amp_launcher.torch.trainers import MODULE, result, rows, run, start, steps, succeed, type_command
 from tests.recipes.data.idx_files import write_mnist
 
 
@@ -182,7 +182,7 @@ def test_an_interrupted_run_says_so(tmp_path, words):
 
 def test_all_ranks_end_together_when_the_loss_is_nan(tmp_path):
     folder, reason = tmp_path / "run", "the loss is nan since step 2; try a lower learning rate"
-    ended = run(("amp=o0", "train.lr=1e20", "batch=32", "steps=500", f"run={folder}"), ranks=2)
+    ended = run(("amp=o0", "train.lr=1e20", "batch=4", "steps=500", f"run={folder}"), ranks=2)
     assert ended.returncode == 1
     assert ended.stderr.count(f"mnist: {reason}") == 1
     record = result(folder)
@@ -286,7 +286,8 @@ def test_micro_batches_and_two_ranks_make_the_same_step(tmp_path, words, train):
     folders = [tmp_path / name for name in ("one", "micro", "two")]
     assert train(*job, f"run={folders[0]}").code == 0
     assert train(*job, "accumulate=4", f"run={folders[1]}").code == 0
-    printed = type_command([*words, *job, f"run={folders[2]}"], ranks=2)
+    torchrun = ["--standalone", "--nproc-per-node=2", *MODULE]
+    printed = succeed([*torchrun, *words, *job, f"run={folders[2]}"], program=("-m", "torch.distributed.run"))
     assert [line.split()[0] for line in printed.splitlines()[:3]] == ["rank", "0", "1"]
     assert result(folders[2])["world_size"] == 2
     for column in ("loss", "grad_norm"):

@@ -29,14 +29,12 @@ def run(
     return start(words, ranks, program, **more).complete()
 
 
-def type_command(words: Sequence[str], ranks: int = 1) -> str:
-    """What the mnist trainer prints, as people start it: by `python -m`, and by torchrun where there are several ranks.
+def type_command(words: Sequence[str]) -> str:
+    """What the mnist trainer prints, as people start it by `python -m`.
 
     Processes that import torch are slow to start: what `run` shows too is shown there.
     """
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *torchrun, *MODULE, *words]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, *MODULE, *words], env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

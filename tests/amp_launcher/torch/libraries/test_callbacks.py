@@ -108,8 +108,8 @@ def test_ranks_that_lightning_starts_itself_train_to_their_end_beside_one_with_t
     assert ended.result["eval"]["accuracy"] == 0.5
 
 
-@pytest.mark.parametrize(("text", "passed"), [(LIGHTNING, ["1"]), (TRAINER, ["out", "4"])])
-def test_checkpoints_have_the_keys_that_they_have_without_the_launcher(run, tmp_path, text, passed):
+def keys_with_and_without_the_launcher(run, folder, text, *passed):
+    """Those of the checkpoints that a script saves, which are to be the same. How it ended under the launcher."""
     shown = """
 import glob
 for file in sorted(glob.glob("**/*.ckpt", recursive=True) + glob.glob("out/checkpoint-4/trainer_state.json")):
@@ -117,18 +117,26 @@ for file in sorted(glob.glob("**/*.ckpt", recursive=True) + glob.glob("out/check
     kept = torch.load(file, weights_only=False) if file.endswith("ckpt") else json.load(open(file))
     print("KEYS", file, sorted(kept), sorted(kept.get("callbacks", kept.get("stateful_callbacks"))))
 """
-    keys = [line for line in run(text + shown, *passed).out.splitlines() if line.startswith("KEYS")]
-    alone = tmp_path / "alone"
+    ended = run(text + shown, *passed)
+    keys = [line for line in ended.out.splitlines() if line.startswith("KEYS")]
+    alone = folder / "alone"
     alone.mkdir()
     (alone / "train.py").write_text(text + shown)
-    ended = Forked(run_as_main, (("train.py",), passed), cwd=alone).complete()
-    assert keys == [line for line in ended.stdout.splitlines() if line.startswith("KEYS")] != []
-    assert "JobCallback" not in ended.stdout + ended.stderr
+    plain = Forked(run_as_main, (("train.py",), passed), cwd=alone).complete()
+    assert keys == [line for line in plain.stdout.splitlines() if line.startswith("KEYS")] != []
+    assert "JobCallback" not in plain.stdout + plain.stderr
+    return ended
 
 
-def test_what_a_lightning_module_logs_becomes_curves_and_its_loss_needs_no_log(run):
+def test_checkpoints_of_trainer_have_the_keys_that_they_have_without_the_launcher(run, tmp_path):
+    keys_with_and_without_the_launcher(run, tmp_path, TRAINER, "out", "4")
+
+
+def test_what_a_lightning_module_logs_becomes_curves_its_loss_needs_no_log_and_checkpoints_keep_their_keys(
+    run, tmp_path
+):
     text = LIGHTNING.replace('self.log("train/loss", loss)', 'self.log("norm", 7.0)')
-    ended = run(text, "1")
+    ended = keys_with_and_without_the_launcher(run, tmp_path, text, "1")
     logged = [row for row in ended.steps if row["loss"] is not None]
     assert [row["step"] for row in logged] == [2, 4, 6, 8]
     assert logged[0]["logged"] == {"norm": 7.0}
