@@ -102,7 +102,7 @@ class DispatchObserver(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if FakeTensor in types and not self._fakes:
-            return _computed(func, args, kwargs)  # another's, for shapes alone, as DTensor computes them
+            return func(*args, **kwargs)  # another's, for shapes alone, as DTensor computes them
         for kind in types:
             if kind not in _PLAIN and kind is not FakeTensor:
                 return NotImplemented  # the subclass runs its own parts, which come here one by one
@@ -278,7 +278,7 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operation gives. For `super().__new__(cls, data)` in a class of tensors torch makes an alias of `data`,
     and raises where a mode gives it a plain tensor instead of one of that class."""
     out = func(*args, **kwargs)
-    if func is torch.ops.aten.alias.default and type(out) is torch.Tensor and (made := _made()) is not None:
+    if func is _ALIAS and type(out) is torch.Tensor and (made := _made()) is not None:
         return out.as_subclass(made)
     return out
 
@@ -295,6 +295,7 @@ def _made() -> Any:
     return made if isinstance(made, type) and issubclass(made, torch.Tensor) else None
 
 
+_ALIAS = torch.ops.aten.alias.default
 _OF_THE_CALL = (__name__, "torch._compile", "torch._dynamo.eval_frame")
 """The modules of the frames between the script's and ours."""
 
