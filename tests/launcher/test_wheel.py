@@ -31,7 +31,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of this tree's sources."""
     folder = tmp_path_factory.mktemp("sources")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
-    subprocess.run(build, check=True, timeout=120, cwd=ROOT, capture_output=True)
+    subprocess.run(build, check=True, timeout=120, cwd=ROOT)
     (archive,) = folder.iterdir()
     return archive
 
