@@ -102,8 +102,8 @@ class Watch:
 
     after: float | None = setting(
         None,
-        "seconds without a step after the first, which has an hour; null is 20 times the slowest recent step, and at "
-        "least 300; 0 is never",
+        "seconds without a step, or twice the slowest recent one where that is longer; null is 20 times the slowest, "
+        "and at least 300; the first step has at least an hour; 0 is never",
         _seconds,
     )
     action: Literal["tell", "stop", "restart"] = setting(

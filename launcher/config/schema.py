@@ -106,7 +106,8 @@ class Container:
     shm: int | None = setting(None, "MiB of a private /dev/shm; null is the runtime's own size")
     cache: str = setting("~/.cache/launcher/images", "folder of images that `image pull` fetched; may be shared")
     pull: bool = setting(
-        False, "with cluster=slurm, fetch an image that isn't here yet in a job of its own, which the run waits for"
+        False,
+        "on Slurm with Apptainer, fetch an image that isn't here yet in a job of its own, which the run waits for",
     )
     limits: dict[str, int] = field(
         default_factory=dict, metadata={"help": "resource limits by prlimit's names, as container.limits.memlock=-1"}
@@ -230,7 +231,8 @@ class Launch:
     )
     mounts: tuple[str, ...] = setting(
         (),
-        "SOURCE:TARGET[:ro] folders for the container; run:TARGET is an empty one of the run's own",
+        "SOURCE:TARGET[:ro] folders and files for the container; run:TARGET is a folder of the run's own, which a "
+        "resume finds again",
     )
     name: str | None = setting(None, "a name for the run; null is recipe and level")
     run_root: str = setting("~/launcher-runs", "folder that holds the run folders")
