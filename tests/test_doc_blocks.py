@@ -128,10 +128,10 @@ def own(block: Block) -> set[str]:
 
 
 def named(block: Block) -> list[tuple[str, str]]:
-    """A run, or a sweep of two, for each name that a block takes for granted; its id stands for the name. None where
-    the block starts it itself."""
+    """A run, or a sweep of two, for each name that a block's commands take for granted; its id stands for the name.
+    None where the block starts it itself."""
     found: list[tuple[str, str]] = []
-    for name in sorted({*re.findall(r"wise-oasis|bright-oak|\bRUN\b|calm-lake", block.text)} - own(block)):
+    for name in sorted({*re.findall(r"wise-oasis|bright-oak|\bRUN\b|calm-lake", str(block.commands))} - own(block)):
         printed = run([*doc_blocks.LAUNCHER, "amp=o0,o1" if name == "calm-lake" else "amp=o2"])
         found.append((rf"\[?\b{name}\b\]?", re.findall(ID, printed)[0]))
     return found

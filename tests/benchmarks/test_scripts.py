@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scripts
-from benchmarks.scripts import page, running, table
+from benchmarks.scripts import environments, page, running, table
 from benchmarks.scripts.running import Left
+from tests.launcher import warm
 
 TRAIN = """
 import torch
@@ -41,7 +42,10 @@ def repository(tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_row_is_compared_and_one_that_is_missing_is_named(repository: tuple[str, str], tmp_path: Path) -> None:
+def test_a_row_is_compared_and_one_that_is_missing_is_named(
+    repository: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "python", lambda row, folder: warm.python())  # of the runs; alone it is plain
     address, commit = repository
     both = {"about": "a line", "repository": address, "script": "train.py", "losses": r"loss ([\d.e-]+)"}
     rows = {

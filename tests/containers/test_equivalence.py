@@ -110,22 +110,22 @@ def hostile_mounts(place: Place) -> tuple[Mount, ...]:
 
 
 @CONTAINED
-def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    mounts = hostile_mounts(place)
-    container = place.container(image_of(runtime, testbed))
-    container = dataclasses.replace(container, mounts=(*container.mounts, *mounts))
+def test_hostile_paths_are_mounted_under_hostile_names_and_ipc_and_network_are_private_where_asked(
+    runtime: Runtime, place: Place, testbed: Testbed
+) -> None:
+    mounts, inside = hostile_mounts(place), place.code / '-x a b\'s é 漢字 $(id) a,b "hi" a\\b a=b *'
+    inside.mkdir()
+    plain = place.container(image_of(runtime, testbed))
+    container = dataclasses.replace(plain, mounts=(*plain.mounts, *mounts))
     preflight.check_container(container, runtime)
-    seen = place.probe(container, runtime)
+    seen = place.probe(dataclasses.replace(container, workdir=str(inside)), runtime)
     assert len(mounts) > 100
     assert seen["mounted"] == {str(index): mount.target.removeprefix("/mounted/") for index, mount in enumerate(mounts)}
-
-
-@CONTAINED
-def test_a_hostile_working_folder(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    inside = place.code / '-x a b\'s é 漢字 $(id) a,b "hi" a\\b a=b *'
-    inside.mkdir()
-    container = dataclasses.replace(place.container(image_of(runtime, testbed)), workdir=str(inside))
-    assert place.probe(container, runtime)["cwd"] == str(inside)
+    assert seen["cwd"] == str(inside)
+    own = place.probe(dataclasses.replace(plain, ipc="private", network="none"), runtime)
+    assert seen["ipc"] == os.readlink("/proc/self/ns/ipc") != own["ipc"]
+    assert seen["interfaces"] == sorted(name for _, name in socket.if_nameindex())
+    assert own["interfaces"] == ["lo"]
 
 
 @CONTAINED
@@ -142,12 +142,3 @@ def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place
         assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     assert (seen["home"], seen["cwd"], seen["uid"]) == (container.home, container.workdir, place.user.uid)
     assert (seen["exit_code"], seen["stdout"]) == (5, "")
-
-
-@CONTAINED
-def test_a_private_ipc_or_network_is_private(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    ours = place.probe(place.container(image_of(runtime, testbed)), runtime)
-    own = place.probe(place.container(image_of(runtime, testbed), ipc="private", network="none"), runtime)
-    assert ours["ipc"] == os.readlink("/proc/self/ns/ipc") != own["ipc"]
-    assert ours["interfaces"] == sorted(name for _, name in socket.if_nameindex())
-    assert own["interfaces"] == ["lo"]

@@ -19,6 +19,7 @@ import packaging
 import pytest
 import yaml
 from hydra.core.plugins import Plugins
+from hydra.errors import CompactHydraException
 from hydra.plugins.launcher import Launcher
 from hydra.test_utils.launcher_common_tests import (
     BatchedSweeperTestSuite,
@@ -29,6 +30,7 @@ from hydra.test_utils.launcher_common_tests import (
 from launcher.__main__ import main
 from launcher.executors import backends
 from launcher.runs import selection, store
+from tests.launcher import warm
 from tests.launcher.run_folders import end_all, until
 from tests.launcher.slurm.bench import enter
 
@@ -113,6 +115,9 @@ def task_launcher_cfg() -> dict[str, Any]:
 
 
 class TestLauncher(LauncherTestSuite):
+    # The first is `test_sweep_1_job` once more; the jobs of the other one are among those of `TestBatches`.
+    test_sweep_1_job_strict = test_sweep_2_optimizers = None  # type: ignore[assignment]
+
     @pytest.fixture
     def overrides(self, runs: Path) -> list[str]:
         return [f"hydra.launcher.run_root={runs}", "hydra.launcher.timeout_min=2"]
@@ -127,6 +132,8 @@ class TestBatches(BatchedSweeperTestSuite):
 class TestIntegration(IntegrationTestSuite):
     # What names and folders Hydra makes of a configuration doesn't depend on the launcher.
     test_custom_task_name = test_custom_sweeper_run_workdir = None  # type: ignore[assignment]
+    # The other one prints a path that begins with it.
+    test_get_orig_dir_multirun = None  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -166,12 +173,16 @@ def test_hydra_finds_both_and_loads_nothing_else_for_them() -> None:
 def test_jobs_find_the_modules_and_variables_of_the_application_and_one_that_fails_is_named(
     app: Path, runs: Path
 ) -> None:
-    done = multirun(app, runs, "lr=0.1,9", "seed=3")
+    done = multirun(app, runs, "lr=0.1,9", "seed=3", "hydra.sweep.dir=out")
     assert done.returncode == 1
     assert "ValueError: lr is too high" in done.stderr and "Error executing job with overrides: ['lr=9'" in done.stderr
     assert swept(runs) == [([["lr", "0.1"]], "done"), ([["lr", "9"]], "failed")]
     (first, _) = reversed(selection.newest([str(runs)], 10))
     assert (first.folder / "attempts/1/stdout.log").read_text() == "lr 0.1 of this shell\n"
+    # Without a mode nothing is around an application.
+    assert "amp=" not in done.stdout and not (runs.parent / "work/out/0/launcher-result.json").exists()
+    assert "amp_launcher.torch" not in (first.folder / "run.sh").read_text()
+    assert store.read_or_empty(first.folder / "plan.json")["words"] == []
 
 
 def test_without_waiting_it_returns_when_the_jobs_are_submitted(app: Path, runs: Path) -> None:
@@ -195,23 +206,31 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) 
     until(lambda: swept(runs) == [([["extra", "1"]], "done"), ([["extra", "2"]], "done")])
 
 
+def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(app: Path, runs: Path) -> None:
+    done = multirun(app, runs, "lr=1,2", "+hydra.launcher.queue=x")
+    message = "hydra/launcher=amp_local: hydra.launcher.queue is not a key of it (wait, run_root, words, amp"
+    assert (done.returncode, done.stderr[: len(message)]) == (1, message)
+    assert "Traceback" not in done.stderr and selection.run_names(str(runs)) == []
+
+
+@pytest.mark.usefixtures("hydra_restore_singletons")
 @pytest.mark.parametrize(
-    ("place", "words", "message"),
+    ("place", "word", "message"),
     [
-        ("local", ["+hydra.launcher.queue=x"], "hydra.launcher.queue is not a key of it (wait, run_root, words, amp"),
-        ("local", ["hydra.launcher.amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
-        ("local", ["hydra.launcher.container=podman"], "container=podman needs image="),
-        ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
-        ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
+        ("local", "amp=o9", "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
+        ("local", "container=podman", "container=podman needs image="),
+        ("local", "run_root=/proc/nothing", "run_root=/proc/nothing"),
+        ("slurm", "gres=tape", "slurm_gres='tape': should be gpu:2"),
     ],
 )
-def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(
-    app: Path, runs: Path, place: str, words: list[str], message: str
+def test_so_is_each_value_of_a_key(
+    hydra_sweep_runner: Any, runs: Path, tmp_path: Path, place: str, word: str, message: str
 ) -> None:
-    done = multirun(app, runs, "lr=1,2", *words, place=place)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"hydra/launcher=amp_{place}: ") and message in done.stderr.splitlines()[0]
-    assert "Traceback" not in done.stderr and selection.run_names(str(runs)) == []
+    words = [f"hydra/launcher=amp_{place}", f"hydra.launcher.run_root={runs}", "+lr=1,2", f"hydra.launcher.{word}"]
+    config = ("hydra.test_utils.a_module", None, "configs", "compose.yaml")
+    with pytest.raises(CompactHydraException, match=rf"^hydra/launcher=amp_{place}: .*{re.escape(message)}"):
+        hydra_sweep_runner(None, *config, words, tmp_path / "out").__enter__()
+    assert selection.run_names(str(runs)) == []
 
 
 @pytest.mark.parametrize(
@@ -240,10 +259,14 @@ def trains(app: Path) -> Path:
     return app
 
 
+def in_torch(trains: Path, runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return multirun(trains, runs, f"hydra.launcher.python={warm.python()}", "hydra.sweep.dir=out", *words)
+
+
 def test_a_mode_is_applied_and_its_proof_is_seen_on_the_screen_in_the_output_and_in_the_runs(
     trains: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = multirun(trains, runs, "steps=0,4", "hydra.launcher.amp=o1", "hydra.sweep.dir=out")
+    done = in_torch(trains, runs, "steps=0,4", "hydra.launcher.amp=o1")
     assert done.returncode == 0, done.stderr
     assert re.search(r"#0 : \S+-000 : amp=o1 nothing to prove: it took no optimizer step", done.stdout)
     assert re.search(r"#1 : \S+-001 : amp=o1 proved: bfloat16 in 100", done.stdout)
@@ -254,20 +277,11 @@ def test_a_mode_is_applied_and_its_proof_is_seen_on_the_screen_in_the_output_and
 
 
 def test_a_job_that_runs_in_another_mode_fails_with_what_ran(trains: Path, runs: Path) -> None:
-    done = multirun(trains, runs, "half=true", "hydra.launcher.amp=o0", "hydra.sweep.dir=out")
+    done = in_torch(trains, runs, "half=true", "hydra.launcher.amp=o0")
     assert done.returncode == 1
     assert "amp=o0 contradicted: step 1: o0 is float32, but these ran: linear in bfloat16" in done.stdout
     assert "what ran was not amp=o0" in done.stderr and swept(runs) == [([], "failed")]
     assert json.loads((runs.parent / "work/out/0/launcher-result.json").read_text())["status"] == "failed"
-
-
-def test_without_a_mode_nothing_is_around_an_application(app: Path, runs: Path) -> None:
-    done = multirun(app, runs, "lr=1", "hydra.sweep.dir=out")
-    assert done.returncode == 0, done.stderr
-    assert "amp=" not in done.stdout and not (runs.parent / "work/out/0/launcher-result.json").exists()
-    (run,) = selection.newest([str(runs)], 10)
-    assert "amp_launcher.torch" not in (run.folder / "run.sh").read_text()
-    assert store.read_or_empty(run.folder / "plan.json")["words"] == []
 
 
 @pytest.mark.testbed

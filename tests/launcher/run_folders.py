@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shlex
@@ -10,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from launcher.__main__ import main
 from launcher.executors import backends
 from launcher.executors.backends import states_of
 from launcher.runs import processes, run_files, selection, store
@@ -208,6 +212,21 @@ def launcher(*arguments: str, state_home: Path) -> subprocess.CompletedProcess[s
     """`python -m launcher` as a person types it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home)}
     return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment)
+
+
+def called(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has imported the launcher, where a test is about what a run does and not about
+    how the command starts."""
+    written, before = (io.BytesIO(), io.BytesIO()), os.getcwd()
+    out, err = (io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in written)
+    with mock.patch.dict(os.environ, environ), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # by which a resume would differ from its start
+        os.chdir(cwd or before)
+        try:
+            code = main(arguments)
+        finally:
+            os.chdir(before)
+    return subprocess.CompletedProcess(arguments, code, *(stream.getvalue().decode() for stream in written))
 
 
 def command(*arguments: str) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 Importing torch, and what torch imports at the first step of an optimizer, takes several times longer than the runs of
 most tests. The run's own process is one that waits: it passes signals on, ends as the program does, and takes it along
-when it is killed. Everything else is done by the real Python, and so are runs whose start is what a test is about.
+when it is killed. What each plan asks, which version and frameworks it has, the real Python answers once for all.
+Everything else is done by the real Python, and so are runs whose start is what a test is about.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from launcher.probe.pythons import TELL
+
 SERVER = Path(__file__).with_name("warm_server.py")
 IMPORTED = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.launcher.api", "sklearn.datasets"),
@@ -25,6 +28,9 @@ IMPORTED = {
 CLIENT = """#!{python} -IS
 import marshal, os, signal, socket, sys
 argv = sys.argv[1:]
+if argv == ["-c", {tell!r}]:
+    print(end={told!r})
+    sys.exit()
 if argv[:1] == ["-u"]:
     os.environ["PYTHONUNBUFFERED"] = argv.pop(0)
 name = argv[1] if argv[:1] == ["-m"] else ""
@@ -79,6 +85,7 @@ def python(*libraries: str) -> Path:
                 stdin=listening,
             )
     client = Path(folder.name, "python")
-    client.write_text(CLIENT.format(python=sys.executable, sockets=sockets))
+    told = subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True, check=True, cwd="/").stdout
+    client.write_text(CLIENT.format(python=sys.executable, sockets=sockets, tell=TELL, told=told))
     client.chmod(0o700)
     return client

@@ -96,6 +96,9 @@ def test_a_chain_is_listed_with_its_graph_and_a_dependent_with_what_it_waits_for
     assert ended[0]["ended"] <= ended[1]["started"] and ended[1]["ended"] <= ended[2]["started"]
     assert main(["ls", chain, "--csv", f"run_root={root}"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith(f"{chain}-000,prepare,,done,")
+    plan = json.loads((folders[2] / "plan.json").read_text())
+    assert (plan["job"], plan["after"]) == ("evaluate", f"{folders[1].name},any:{folders[0].name}")
+    assert plan["command"][:2] == ["chain", "nightly.yaml"]
 
 
 def test_a_chain_is_cancelled_as_one(start, root: Path) -> None:
@@ -143,15 +146,6 @@ def test_the_plan_of_a_chain_starts_nothing(project: Path, root: Path, capsys: p
     assert [row[0] for row in rows] == ["JOB", *NAMES]
     assert [row[1] for row in rows] == ["NEEDS", "-", "prepare", "train,"]
     assert selection.run_names(str(root)) == []
-
-
-def test_json_has_the_job_and_what_it_comes_after(start, project: Path, root: Path, capsys) -> None:
-    (project / "go").touch()
-    folders = start()
-    until(lambda: states(folders) == ["done"] * 3)
-    plan = json.loads((folders[2] / "plan.json").read_text())
-    assert (plan["job"], plan["after"]) == ("evaluate", f"{folders[1].name},any:{folders[0].name}")
-    assert plan["command"][:2] == ["chain", "nightly.yaml"]
 
 
 @pytest.mark.parametrize(

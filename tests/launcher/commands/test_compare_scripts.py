@@ -17,7 +17,7 @@ from launcher.__main__ import main
 from launcher.runs import store
 
 from .. import warm
-from ..run_folders import command, launcher, lines, until
+from ..run_folders import called, command, lines, until
 
 STEPS, EARLY = 12, 6
 # The control's third attempt is its second block.
@@ -51,6 +51,7 @@ def measured(tmp_path_factory):
     words = [str(folder / "train.py"), f"run_root={root}", *WORDS, "compare.rounds=2", f"compare.steps={STEPS}"]
     words += [f"python={warm.python()}"]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    environment.pop("PYTEST_CURRENT_TEST", None)
     process = subprocess.Popen(
         command("compare", *words, "--", str(folder / "go")), env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -66,7 +67,7 @@ def measured(tmp_path_factory):
     run = rows_of_first.parents[2]
     interrupted = SimpleNamespace(code=process.returncode, printed=printed, blocks=(run / "blocks").exists())
     (folder / "go").touch()
-    again = launcher("resume", run.name, f"run_root={root}", state_home=folder / "state")
+    again = called("resume", run.name, f"run_root={root}", XDG_STATE_HOME=environment["XDG_STATE_HOME"])
     return interrupted, again, run
 
 

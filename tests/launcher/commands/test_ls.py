@@ -21,7 +21,6 @@ from ..run_folders import (
     begin,
     command,
     finished,
-    launcher,
     make,
     metrics,
     result,
@@ -300,7 +299,7 @@ def test_a_reader_that_has_gone_is_no_error(root, runs_there):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_all_runs_are_listed_those_without_a_last_status_too(root, tmp_path):
+def test_all_runs_are_listed_those_without_a_last_status_too(root, tmp_path, shown):
     model = finished(root)
     running = tmp_path / "running.json"
     store.write_json(running, {**store.read_or_empty(model / "status.json"), "state": "running"})
@@ -312,7 +311,7 @@ def test_all_runs_are_listed_those_without_a_last_status_too(root, tmp_path):
             os.link(running if lost and name == "status.json" else model / name, folder / name)
         if lost:
             (root / ".unfinished" / folder.name).touch()
-    listed = launcher("ls", "--all", f"run_root={root}", state_home=tmp_path / "state").stdout.splitlines()
+    listed = shown("--all")
     assert len(listed) == 210 + 2 and listed[-1] == "200 done, 10 lost"
 
 

@@ -8,15 +8,13 @@ from launcher.errors import UsageError
 
 from ..compare import folders as comparisons
 from ..report import folders
-from ..run_folders import NAME, launcher
+from ..run_folders import NAME, called
 
 
 def test_a_sweep_is_reported_to_the_terminal_markdown_and_a_page_at_once(root, tmp_path):
     folders.sweep(root)
     page, text = tmp_path / "a.html", tmp_path / "a.md"
-    done = launcher(
-        "report", folders.SWEEP, "--html", str(page), "--markdown", str(text), state_home=tmp_path / "state"
-    )
+    done = called("report", folders.SWEEP, "--html", str(page), "--markdown", str(text))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(folders.SWEEP)
     assert done.stderr.splitlines() == [f"written: {page}", f"written: {text}"]

@@ -56,6 +56,8 @@ def walk(tmp_path, capsys, run):
 
 def test_here_it_runs_commands_until_down_ends_it(up, tmp_path, capsys):
     run = up()
+    assert main(["down", f"run_root={tmp_path}/runs"]) == 2
+    assert f"down needs the name of a RUN; up: {run}" in capsys.readouterr().err
     plan = json.loads((tmp_path / "runs" / run / "plan.json").read_text())
     assert plan["cluster"]["time"] == "8:00:00"
     walk(tmp_path, capsys, run)
@@ -174,12 +176,6 @@ def test_refusals_leave_nothing(tmp_path, capsys, words, says):
     assert main([words[0], f"run_root={tmp_path}/runs", *words[1:]]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def test_down_names_what_is_up(up, tmp_path, capsys):
-    run = up()
-    assert main(["down", f"run_root={tmp_path}/runs"]) == 2
-    assert f"down needs the name of a RUN; up: {run}" in capsys.readouterr().err
 
 
 def test_another_run_is_not_ended_by_down(tmp_path, capsys):

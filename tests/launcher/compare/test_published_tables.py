@@ -12,7 +12,7 @@ from launcher.compare.published import COLUMNS
 from launcher.runs import selection, store
 from tests.launcher import warm
 from tests.launcher.compare.test_experiments import NAMES, PADDLES
-from tests.launcher.run_folders import launcher
+from tests.launcher.run_folders import called
 from tests.onednn import bfloat16_needed
 
 IN_TORCH = ("alcf_gan", "cifar100_efficientnet", "twcc_resnet50")
@@ -53,7 +53,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
     words += [f"run_root={root}", f"python={warm.python()}"]
     words += ["framework=torch"] if name in IN_TORCH else []
-    done = launcher(*words, state_home=tmp_path / "state")
+    done = called(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = selection.run_names(str(root))
     results = [store.read_json(path / "result.json") for path in sorted((root / run / "arms").iterdir())]
@@ -69,8 +69,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     assert "form scale=smoke, which shows that it runs and says nothing of its speed" in done.stdout
 
     page = tmp_path / "page.html"
-    report = launcher("report", run, "--html", str(page), f"run_root={root}", state_home=tmp_path / "state")
-    assert report.returncode == 0
+    assert called("report", run, "--html", str(page), f"run_root={root}").returncode == 0
     text = page.read_text()
     assert [cell for cells in columns.values() for cell in cells if f">{cell}</td>" not in text] == []
 

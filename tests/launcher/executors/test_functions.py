@@ -27,6 +27,7 @@ from launcher.executors.ssh.executor import SshExecutor
 from launcher.runs import selection, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord, Provenance, ResultRecord, Status, Submission
+from tests.launcher import warm
 from tests.testbed.facts import Testbed
 
 
@@ -119,7 +120,8 @@ def test_a_mode_is_applied_around_a_function_and_proved(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     import trains  # type: ignore[import-not-found]
 
-    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0", "amp=o1"]).submit(trains.train, 3)
+    words = ["telemetry.every=0", "amp=o1", f"python={warm.python()}"]
+    job = LocalExecutor(tmp_path / "runs", words).submit(trains.train, 3)
     assert str(job.result()) == "torch.float32"
     result = store.read(ResultRecord, job.run_dir / "result.json")
     assert (result.observed.verdict, result.mechanism) == ("proved", "autocast_around")

@@ -38,6 +38,8 @@ def _kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_notebook_shows_its_runs_as_a_table_their_report_as_a_page_and_a_mistake_as_a_sentence(root: Path) -> None:
+    """And a script that it starts has nothing of its kernel."""
+    (root / "show.py").write_text("import os\nprint(sorted(os.environ))\n")
     words = WORDS.format(root=root)
     client = client_of(
         root,
@@ -47,8 +49,10 @@ def test_a_notebook_shows_its_runs_as_a_table_their_report_as_a_page_and_a_mista
         "runs[0].report()",
         "print(runs)",
         "launch('amp=o9')",
+        f"shown = launch('show.py', 'amp=none', 'run_root={root}', 'telemetry.every=0')\n"
+        "shown.wait()\nprint(shown[0].job.stdout())",
     )
-    _, started, waited, report, printed, wrong = client.execute().cells
+    _, started, waited, report, printed, wrong, variables = client.execute().cells
     assert "<th" in html_of(started) and "queued" in html_of(started)
     assert html_of(waited).count('<td style="text-align: left">done</td>') == 2 and len(waited.outputs) == 1
     assert html_of(report).startswith("<iframe srcdoc=") and "proved" in html_of(report)
@@ -56,6 +60,10 @@ def test_a_notebook_shows_its_runs_as_a_table_their_report_as_a_page_and_a_mista
     (error,) = wrong.outputs
     assert error["ename"] == "UsageError" and len(error["traceback"]) == 1
     assert error["traceback"][0].startswith("error: amp=o9 is not one of o0, o1")
+    names = "".join(output["text"] for output in variables.outputs if output.get("name") == "stdout")
+    assert "'PATH'" in names
+    for name in ("FORCE_COLOR", "JPY_PARENT_PID", "MPLBACKEND", "PAGER"):
+        assert f"'{name}'" not in names
 
 
 def test_runs_outlive_a_kernel_that_is_killed(root: Path) -> None:
@@ -70,16 +78,3 @@ def test_runs_outlive_a_kernel_that_is_killed(root: Path) -> None:
     runs = find(name, run_root=str(root))
     runs.wait(300)
     assert runs[0].state == "done" and len(runs[0].metrics()) == 30
-
-
-def test_a_script_started_from_a_notebook_has_nothing_of_its_kernel(root: Path) -> None:
-    (root / "show.py").write_text("import os\nprint(sorted(os.environ))\n")
-    words = f"'show.py', 'amp=none', 'run_root={root}', 'telemetry.every=0'"
-    client = client_of(
-        root, f"from launcher import launch\nruns = launch({words})\nruns.wait()\nprint(runs[0].job.stdout())"
-    )
-    (cell,) = client.execute().cells
-    printed = "".join(output["text"] for output in cell.outputs if output.get("name") == "stdout")
-    assert "'PATH'" in printed
-    for name in ("FORCE_COLOR", "JPY_PARENT_PID", "MPLBACKEND", "PAGER"):
-        assert f"'{name}'" not in printed

@@ -13,7 +13,7 @@ import pytest
 from amp_launcher import metrics, run_folder
 from amp_launcher.loop import checkpoint
 from launcher.runs import selection, store
-from tests.launcher.run_folders import launcher
+from tests.launcher.run_folders import called
 from tests.launcher.stand_in import lay
 
 FULL = "No space left on device"
@@ -38,11 +38,9 @@ def fill(disk: Path) -> Path:
     return path
 
 
-def test_a_snapshot_without_room_names_the_full_disk_and_not_the_file_that_was_copied(
-    disk: Path, tmp_path: Path
-) -> None:
+def test_a_snapshot_without_room_names_the_full_disk_and_not_the_file_that_was_copied(disk: Path) -> None:
     (disk / "other").write_bytes(bytes(700 * 1024))
-    done = launcher("cluster=local", "gpus=0", "steps=1", f"run_root={disk}/runs", state_home=tmp_path / "state")
+    done = called("cluster=local", "gpus=0", "steps=1", f"run_root={disk}/runs")
     assert done.returncode == 2
     assert FULL in done.stderr and f"{FULL}: {disk}/runs/.code/" in done.stderr
     assert selection.run_names(f"{disk}/runs") == [] and os.listdir(disk / "runs/.code") == []

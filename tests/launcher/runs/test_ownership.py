@@ -66,14 +66,14 @@ def identity(started: subprocess.Popen[bytes]) -> dict[str, object] | None:
 PROBLEMS = """
 import sys
 from launcher.runs import ownership
-root, shared = sys.argv[1:]
-print(ownership.root_problem(root, shared=shared == "group") or "none", ownership.is_shared(root))
+for root, share in zip(sys.argv[1::2], sys.argv[2::2]):
+    print(ownership.root_problem(root, shared=share == "group") or "none", ownership.is_shared(root))
 """
 
 
-@pytest.mark.parametrize(
-    ("uid", "mode", "share", "problem"),
-    [
+def test_a_root_takes_runs_where_nobody_else_may_replace_the_code(alice: User, open_folder: Path) -> None:
+    asked: list[str] = []
+    expected = [
         (61001, 0o755, "none", "none False"),
         (61001, 0o775, "none", "others could replace your code there; chmod go-w"),
         (61001, 0o757, "none", "others could replace your code there; chmod go-w"),
@@ -87,15 +87,15 @@ print(ownership.root_problem(root, shared=shared == "group") or "none", ownershi
         (61002, 0o2775, "group", "it is not set up for a group; uid 61002 can do that: chmod 3770"),
         (0, 0o755, "none", "none False"),  # root of a container
         (0, 0o777, "none", "others could replace your code there"),
-    ],
-)
-def test_a_root_takes_runs_where_nobody_else_may_replace_the_code(
-    alice: User, root: Path, uid: int, mode: int, share: str, problem: str
-) -> None:
-    os.chown(root, uid, users.GROUP)
-    root.chmod(mode)
-    done = alice.run(users.python(), "-c", PROBLEMS, root, share)
-    assert done.stdout.startswith(problem), done.stdout + done.stderr
+    ]
+    for number, (uid, mode, share, _) in enumerate(expected):
+        (root := open_folder / f"root-{number}").mkdir()
+        os.chown(root, uid, users.GROUP)
+        root.chmod(mode)
+        asked += [str(root), share]
+    done = alice.run(users.python(), "-c", PROBLEMS, *asked)
+    for (*root, problem), said in zip(expected, done.stdout.splitlines(), strict=True):
+        assert said.startswith(problem), (root, said)
 
 
 def test_a_group_may_write_into_a_root_where_it_is_the_users_alone(root: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from launcher.__main__ import main
 from launcher.config.paths import expanded
-from tests.launcher.run_folders import command
+from tests.launcher import warm
+from tests.launcher.run_folders import called
 
 EVALUATE = """\
 import sys
@@ -42,17 +43,17 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def launch(project: Path, root: Path, *words: str) -> tuple[int, str]:
+def launch(project: Path, *words: str) -> tuple[int, str]:
     """The exit code, and what is printed."""
-    argv = command(*words)
-    done = subprocess.run(argv, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return done.returncode, done.stdout
+    done = called(*words, cwd=project)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_a_script_without_a_mode_ends_as_it_does_alone_and_nothing_is_said_of_a_proof(
     project: Path, root: Path
 ) -> None:
-    ended, printed = launch(project, root, "evaluate.py", "amp=none", f"run_root={root}", "--", "0")
+    words = ("evaluate.py", "amp=none", f"run_root={root}", f"python={warm.python()}")
+    ended, printed = launch(project, *words, "--", "0")
     (run,) = root.glob("2*")
     result = json.loads((run / "result.json").read_text())
     assert ended == 0, printed
@@ -63,13 +64,13 @@ def test_a_script_without_a_mode_ends_as_it_does_alone_and_nothing_is_said_of_a_
 
 def test_a_program_runs_from_the_snapshot_and_resumed_gets_its_further_arguments(project: Path, root: Path) -> None:
     words = ("cmd", f"run_root={root}", "script.resume_arguments=[--again]", "--", "./prepare.sh")
-    ended, printed = launch(project, root, *words, "3")
+    ended, printed = launch(project, *words, "3")
     assert ended == 1 and "helped" in printed and "exit code 3" in printed
     (run,) = root.glob("2*")
     assert run.name in printed and "prepare amp=none -- 3" in printed
-    assert launch(project, root, "resume", str(run))[0] == 1
+    assert launch(project, "resume", str(run))[0] == 1
     assert (project / "attempts.txt").read_text() == "attempt with 3\nattempt with 3 --again\n"
-    assert launch(project, root, *words, "0")[0] == 0
+    assert launch(project, *words, "0")[0] == 0
 
 
 REFUSED = {
@@ -93,8 +94,6 @@ REFUSED = {
 def test_what_a_job_without_a_mode_cannot_have_is_refused_in_one_line(
     line: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from launcher.__main__ import main
-
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(shlex.split(line)) == 2
@@ -106,8 +105,6 @@ def test_what_a_job_without_a_mode_cannot_have_is_refused_in_one_line(
 def test_a_program_has_to_name_what_runs_it(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from launcher.__main__ import main
-
     monkeypatch.chdir(project)
     (project / "data.txt").chmod(0o755)
     assert main(["cmd", "--plan", "--", "./data.txt"]) == 2

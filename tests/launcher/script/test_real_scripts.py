@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,9 +11,9 @@ import pytest
 
 from tests.launcher import warm
 from tests.launcher.real_scripts import ENDLESS, FOLDER, SCRIPTS, copied, folders, goes_on, printed, result
-from tests.launcher.run_folders import command, until
+from tests.launcher.run_folders import called, command, state, until
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = str(Path(__file__).parents[3])
 BY_CTRL_C = ("torch", "gan")
 """Stopped where they run in the foreground; the others by `cancel`."""
 SWEPT = ("torch", "trainer", "gan")
@@ -35,20 +34,18 @@ def where(script):
     return "env.OMP_NUM_THREADS=1", f"python={warm.python(*script.libraries)}"
 
 
-def start(project, root, *words):
-    at = words.index("--") if "--" in words else len(words)
-    argv = command(*words[:at], f"run_root={root}", *words[at:])
-    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+def start(project, *words):
+    env = {**os.environ, "PYTHONPATH": CHECKOUT}
+    env.pop("PYTEST_CURRENT_TEST", None)
     out = subprocess.PIPE
-    return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command(*words), cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
-def launcher(project, root, *words):
+def launcher(project, *words):
     """What a command prints that is to end well."""
-    process = start(project, root, *words)
-    shown, _ = process.communicate()
-    assert process.returncode == 0, shown
-    return shown
+    done = called(*words, cwd=project, PYTHONPATH=CHECKOUT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def until_in_the_middle(root, runs):
@@ -72,22 +69,24 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
         "amp=o1",
         *where(script),
         f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run",
+        f"run_root={root}",
     )
     length = "{length}" if swept else ENDLESS
-    running = start(project, root, *words, "--", *script.arguments, f"{script.steps}{length}")
+    by_ctrl_c, arguments = name in BY_CTRL_C, ("--", *script.arguments, f"{script.steps}{length}")
+    running = start(project, *words, *arguments) if by_ctrl_c else launcher(project, *words, "detach=true", *arguments)
     stopped = until_in_the_middle(root, 1 + swept)
-    if name in BY_CTRL_C:
+    if by_ctrl_c:
         running.send_signal(signal.SIGINT)
+        running.communicate()
     else:
-        launcher(project, root, "cancel", stopped.name)
-    shown, _ = running.communicate()
+        launcher(project, "cancel", stopped.name, f"run_root={root}")
     for first in folders(root)[:-1]:
-        assert (result(first)["status"], result(first)["observed"]["verdict"]) == ("done", "proved"), shown
-    expected = "stopped" if name in BY_CTRL_C else "cancelled"
-    assert json.loads((stopped / "status.json").read_text())["state"] == expected, shown
+        assert (result(first)["status"], result(first)["observed"]["verdict"]) == ("done", "proved")
+    assert state(stopped).name == ("stopped" if by_ctrl_c else "cancelled")
 
     last = printed(stopped)[-1][0]
-    launcher(project, root, "resume", stopped.name, f"script.resume_arguments={script.further(last)}")
+    further = f"script.resume_arguments={script.further(last)}"
+    launcher(project, "resume", stopped.name, further, f"run_root={root}")
     assert goes_on(stopped)
     learnt = printed(folders(root)[0]) if swept else printed(stopped) + printed(stopped, 2)
     losses = [loss for _, loss in learnt]
@@ -103,8 +102,8 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
 def test_compared_each_mode_is_proved_and_has_a_rate(project, root, name):
     script = SCRIPTS[name]
     how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
-    words = ("compare", script.file, f"amp={script.levels}", *how, *where(script))
-    shown = launcher(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
+    words = ("compare", script.file, f"amp={script.levels}", *how, *where(script), f"run_root={root}")
+    shown = launcher(project, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
     rows = [line.split() for line in shown.partition("\narm ")[2].splitlines() if line.startswith("amp=")]
     table = rows[: len(script.levels.split(","))]
     assert [(row[0], row[-2:]) for row in table] == [

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.launcher import warm
-from tests.launcher.run_folders import command
+from tests.launcher.run_folders import called
 
 WORDS = (*"__SAMPLE__ __COMMAND__ RUN_ID $RUN ${attempt} ' \" \\ %s".split(), "$(touch ran)", "`touch ran`")
 """Placeholders that the script had, and what bash reads."""
-CHECKOUT = str(Path(__file__).parents[3])
 TRAIN = """\
 import sys
 import torch
@@ -43,15 +42,14 @@ def project(tmp_path):
 
 def launch(project, root, *words, code=0):
     """What a script's run prints, and its folder."""
-    env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
-    settings = Path(env["XDG_CONFIG_HOME"], "amp-launcher/config.yaml")
+    settings = Path(os.environ["XDG_CONFIG_HOME"], "amp-launcher/config.yaml")
     settings.parent.mkdir(parents=True)
     settings.write_text(f"python: {warm.python()}\n")
-    argv, out = command("recipe=script", f"run_root={root}", *words), subprocess.PIPE
-    done = subprocess.run(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == code, done.stdout
+    done = called("recipe=script", f"run_root={root}", *words, cwd=project)
+    printed = done.stderr + done.stdout
+    assert done.returncode == code, printed
     (run,) = root.glob("2*")
-    return done.stdout, run
+    return printed, run
 
 
 def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project, root):

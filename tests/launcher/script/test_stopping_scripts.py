@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from amp_launcher import metrics
 from launcher.executors import stopping
 from launcher.runs.store import Run
 from tests.launcher import warm
-from tests.launcher.run_folders import command, state, until
+from tests.launcher.run_folders import called, state, until
 
 TORCH = """\
 import os, signal, sys, time
@@ -149,9 +148,7 @@ class Started:
             until(lambda name=name: "step" in self.log(name) or "begun" in self.log(name), 240)
 
     def launcher(self, *words):
-        env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
-        env.pop("PYTEST_CURRENT_TEST", None)  # by which a resume would differ from its start
-        done = subprocess.run(command(*words), cwd=self._top, env=env, capture_output=True, text=True)
+        done = called(*words, cwd=self._top, PYTHONPATH=CHECKOUT, OMP_NUM_THREADS="1")
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -18,7 +18,7 @@ from tests import patience
 from tests.launcher import warm
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
-from tests.launcher.slurm.trainers import LONG, kill, output_of, processes, shell
+from tests.launcher.slurm.trainers import LONG, kill, output_of, processes, shell, then_warm
 
 SCRIPT = """\
 import os, time, torch
@@ -59,7 +59,7 @@ def requests(root: Path) -> dict[str, tuple[str, ...]]:
     script = ("recipe=script", "script=train.py")
     quick = f"python={warm.python()}"
     return {
-        "job": (*script, *ranks, *watch),
+        "job": (*script, *ranks, *watch, f"python={then_warm(root, '')}"),
         "whole": (*script, *ranks, quick, "env.PACE=0"),
         "node": (*script, quick, "amp=o0", "restart.max=1", "env.PACE=2"),
     }

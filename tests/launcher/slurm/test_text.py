@@ -174,7 +174,6 @@ def test_variables_that_sbatch_would_read_are_named_with_the_keys_that_replace_t
         (("gpus=9",), "gpus=9: no node of partition gpu has more than 4"),
         (("gpus=1", "cluster.partition=cpu"), "gpus=1: no node of partition cpu has more than 0"),
         (("gpus=0", "nodes=3"), "nodes=3: partition gpu has 2"),
-        (("gpus=0", "cluster.max_requeues=-1"), "cluster.max_requeues=-1 must be at least 0"),
         (("gpus=0", "cluster.parallel=0"), "cluster.parallel=0 must be at least 1"),
         (("gpus=0", "cluster.cpus=99"), "no node of partition gpu has more than 8"),
         (("gpus=0", "cluster.partition=short", "cluster.time=6"), "over the 5 minutes that partition short allows"),

@@ -22,6 +22,7 @@ from tests.launcher.slurm.trainers import (
     python,
     saved,
     submitting,
+    then_warm,
 )
 from tests.testbed.facts import Testbed
 
@@ -33,9 +34,11 @@ def test_two_jobs_on_the_same_two_nodes_one_stopped_before_its_time_limit_and_on
     slurm: Testbed, tmp_path: Path, moments: Moments
 ) -> None:
     with submitting(Trainers(tmp_path, tmp_path, "nodes=2")) as trainers:
-        (tmp_path / "warm").mkdir()
+        for name in ("warm", "second"):
+            (tmp_path / name).mkdir()
         quick = f"python={python(tmp_path / 'warm', real=warm.python())}"
-        stopped, killed = folders = trainers.start(trainers.plan(quick)), trainers.start(trainers.plan())
+        second = f"python={then_warm(tmp_path / 'second')}"
+        stopped, killed = folders = trainers.start(trainers.plan(quick)), trainers.start(trainers.plan(second))
         until(lambda: len(processes(killed)) == 2, LONG)
         saved(stopped, EVERY)
         ask_as_before_a_time_limit(stopped)

@@ -28,6 +28,7 @@ from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.amp_launcher.torch import trainers
+from tests.launcher import warm
 from tests.launcher.hosts import spec_of
 from tests.launcher.run_folders import end_all
 from tests.launcher.slurm.bench import job_of, state, until
@@ -54,6 +55,12 @@ def python(folder: Path, before: str = WITH_PACE, real: str | Path = sys.executa
     path.write_text(f'#!/bin/sh\n{before}\nexec {real} "$@"\n')
     path.chmod(0o700)
     return path
+
+
+def then_warm(folder: Path, before: str = WITH_PACE) -> Path:
+    """The same, whose first attempt is of the real Python, with processes that a test finds and ends, and later ones of
+    the warm one."""
+    return python(folder, f'{before}\n[ "$LAUNCHER_ATTEMPT" = 1 ] || exec {warm.python()} "$@"')
 
 
 class Trainers:

@@ -101,7 +101,8 @@ class Far:
         return path
 
     def until(self, run: str, *states: str, seconds: float = 60.0) -> str:
-        return until(lambda: (state := self.state(run)) in states and state, seconds)
+        # Each look is a command and a question to the host.
+        return until(lambda: (state := self.state(run)) in states and state, seconds, every=0.2)
 
     def write_status(self, run: str, **changes: Any) -> None:
         """Change what the run's status file over there says."""

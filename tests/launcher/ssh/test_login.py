@@ -75,20 +75,17 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
+def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login):
+    for words, code, says in (
         (["cluster.partition=nope"], 2, "is not one of gpu"),
         (["cluster.partition=short", "cluster.time=9:00:00"], 2, "over the"),
         (["gpus=9"], 2, "gpus=9"),
         (["cluster.login=nowhere.invalid"], 3, "no host nowhere.invalid"),
-    ],
-)
-def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
-    done = login.type(*login.words, *words)
-    assert done.code == code and says in done.err, done.err
-    assert login.runs() == []
-    assert selection.run_names(run_roots.remote()) == []
+    ):
+        done = login.type(*login.words, *words)
+        assert done.code == code and says in done.err, (words, done.err)
+        assert login.runs() == []
+        assert selection.run_names(run_roots.remote()) == []
 
 
 def place(login, programs: list[str], profile: str) -> str:

@@ -19,9 +19,8 @@ from tests.launcher.ssh.far import HOLD, asked, before_requests, until
 from tests.launcher.ssh.ways import configuration
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
+def test_an_impossible_request_is_refused_and_leaves_nothing(far):
+    for words, code, says in (
         (["run_root=/proc/x"], 2, "run_root=/proc/x"),
         (["run_root=/root/x"], 2, "not writable for rehearsal"),
         (["python=/no/such/python"], 2, "/no/such/python can't be run"),
@@ -36,14 +35,12 @@ from tests.launcher.ssh.ways import configuration
         (["cluster.host=nowhere.invalid"], 3, "no host nowhere.invalid"),
         (["cluster.python=/no/such/python3"], 3, "cluster.python="),
         (["after=nosuch"], 2, "nosuch"),
-    ],
-)
-def test_an_impossible_request_is_refused_and_leaves_nothing(far, words, code, says):
-    done = far.type(*far.words, *words)
-    assert done.code == code and says in done.err, done.err
-    assert "Traceback" not in done.err
-    assert far.runs() == []
-    assert selection.run_names(run_roots.remote()) == []
+    ):
+        done = far.type(*far.words, *words)
+        assert done.code == code and says in done.err, (words, done.err)
+        assert "Traceback" not in done.err
+        assert far.runs() == []
+        assert selection.run_names(run_roots.remote()) == []
 
 
 @pytest.mark.parametrize(
