@@ -82,6 +82,8 @@ def load(folder: str) -> Files:
     # status.json first: it is the newer one only once the submission that it belongs to was written.
     status = read_own(Status, "status.json", own_in)
     submission = _moved(folder, read_own(Submission, "submission.json", own_in))
+    if status is None and submission is None and _only_log(folder):
+        return Files(exists=False)
     return Files(
         submission=submission,
         status=status,
@@ -96,6 +98,14 @@ def load(folder: str) -> Files:
         copy_of=original(folder, submission) if submission and owner.mine else "",
         killed=read(Cancelled, f"{folder}/cancelled").killed or "" if cancelled else "",
     )
+
+
+def _only_log(folder: str) -> bool:
+    """Whether the folder is what Slurm, from 23.02 on, makes for the log of a job whose folder was deleted before."""
+    try:
+        return os.listdir(folder) == ["launch.log"]
+    except OSError:
+        return False
 
 
 def _stop(path: str) -> str | None:

@@ -25,7 +25,7 @@ from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
 from launcher.runs import terminals
-from launcher.script.render import bash_line, exports
+from launcher.script.render import bash_line, exports, host_exports
 from launcher.script.slurm_header import resources
 from launcher.script.trainer_command import is_pyxis
 
@@ -107,7 +107,7 @@ def _mark_open(plan: Plan) -> tuple[str, ...]:
 def _environment(plan: Plan) -> str:
     of_run = plan.run_id != PLACEHOLDER
     passed = to_bash(f"{plan.run_dir}/{job_environment.FILE}") if of_run and (plan.inherited or plan.passed) else ""
-    lines = [*exports(plan, plan.env, passed), "export TERM=${TERM:-dumb}"]
+    lines = [*host_exports(plan), *exports(plan, plan.env, passed), "export TERM=${TERM:-dumb}"]
     if plan.container is None:
         if of_run:
             lines.append(f"export LAUNCHER_SPEC={to_bash(plan.run_dir)}/plan.json")

@@ -33,6 +33,7 @@ def render(plan: Plan) -> str:
         ["set -u", "umask 077", f"LAUNCHER_RUN={to_bash(plan.run_dir)}", f"LAUNCHER_CODE={to_bash(plan.code_dir)}"],
         *_functions(plan),
         [*_settings(plan), *_source(plan)],
+        host_exports(plan),
         _on_node(plan),
         _start(plan),
         _environment(plan),
@@ -228,10 +229,16 @@ def _start(plan: Plan) -> list[str]:
     ]
 
 
+def host_exports(plan: Plan) -> list[str]:
+    """Lines that export what a queue's node may lack, as the PATH that names the folder of Slurm's own programs: bash
+    finds by a PATH of its own what lies in the usual ones, but what it starts does not."""
+    return [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
+
+
 def exports(plan: Plan, env: Mapping[str, str], passed: str = "") -> list[str]:
     """Lines that export what a job finds set: `env`, and the variables in the file `passed`, as bash takes its name. A
     job in a container gets its own variables there, where they can't change the client."""
-    lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
+    lines = []
     if plan.container is None:
         lines += [f". {passed} || exit 1"] if passed else []
         lines += [f"export {name}={to_bash(value)}" for name, value in env.items()]

@@ -83,7 +83,7 @@ def image_script(plan: Plan, *, log: str) -> str:
         "#!/usr/bin/env bash",
         *header(alone, log=log),
         f"# Fetches {chosen.asked} for run {plan.run_id}, and for whoever asks next.",
-        *(f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()),
+        *render.host_exports(plan),
         f"export PYTHONPATH={to_bash(str(Path(launcher.__file__).parents[1]))}",
         "exec " + " ".join(map(to_bash, argv)),
     ]

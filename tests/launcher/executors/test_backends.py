@@ -182,8 +182,12 @@ def test_the_marker_of_a_run_that_is_being_submitted_or_was_resumed_meanwhile_st
         alive.wait()
 
 
-def test_the_marker_of_a_run_whose_folder_was_deleted_goes(root):
+@pytest.mark.parametrize("log", [False, True], ids=["", "made anew by Slurm for the log of its job"])
+def test_the_marker_of_a_run_whose_folder_was_deleted_goes(root, log):
     make(root).rename(root / "elsewhere")
+    if log:
+        (root / NAME).mkdir()
+        (root / NAME / "launch.log").touch()
     (lost,) = seen(root / NAME)
     assert lost.state[:2] == ("lost", "its folder is gone")
     backends.settle([lost])

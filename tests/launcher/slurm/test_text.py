@@ -20,7 +20,7 @@ from launcher.plan.plan_summary import resources
 from launcher.plan.resolve import resolve
 from launcher.probe import slurm_preemption, slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
-from launcher.script.render import array, render
+from launcher.script.render import array, render, supervisor
 from launcher.script.slurm_header import header, shape
 from tests import golden
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -420,6 +420,23 @@ def of_job(calls: str, **environment: str) -> str:
     text = f"{bash_files.text('launcher.script', 'slurm.sh')}\n{calls}"
     env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **environment}
     return subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True).stdout.strip()
+
+
+def test_slurms_programs_are_found_where_they_are_before_the_first_of_them_is_needed(
+    programs: Programs, tmp_path: Path
+) -> None:
+    programs.says(sacct="NODE_FAIL|n1\nRUNNING|n2\n")
+    programs.does("scontrol", "echo n1")
+    cluster = dataclasses.replace(CLUSTER, environment={"PATH": f"{programs.folder}:/usr/bin:/bin"})
+    plan = plan_of("gpus=0", facts=dataclasses.replace(LOGIN, slurm=cluster)).bind("20260102-030405-calm-fox")
+    plan = dataclasses.replace(plan, run_root=str(tmp_path))
+    folder = Path(plan.run_dir)
+    assert folder.is_relative_to(tmp_path)
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "supervise.sh").write_text(supervisor(plan))
+    text = render(plan).partition("end_if_unwanted")[0]
+    subprocess.run(["bash", "-c", text], env={"SLURM_JOB_ID": "7"}, check=True)  # no PATH, as in Slurm's newer releases
+    assert json.loads((folder / "attempts/1/ended.json").read_text())["reason"] == "its node n1 failed"
 
 
 def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_share(programs: Programs) -> None:

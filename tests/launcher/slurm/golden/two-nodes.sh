@@ -50,6 +50,13 @@ LAUNCHER_TELEMETRY_EVERY=10 LAUNCHER_TELEMETRY_GPUS=job
 # shellcheck source=/dev/null
 . "$LAUNCHER_RUN/supervise.sh" || exit 1
 
+export HOME=/home/mei
+export USER=mei
+export LOGNAME=mei
+export LANG=C.UTF-8
+export PATH=/opt/slurm/bin:/usr/bin:/bin
+export SLURM_CONF=/etc/slurm/slurm.conf
+
 if [ "${1-}" = node ]; then
   start_telemetry
   trainer
@@ -62,12 +69,6 @@ end_if_unwanted
 end_if_in_vain
 report_running
 
-export HOME=/home/mei
-export USER=mei
-export LOGNAME=mei
-export LANG=C.UTF-8
-export PATH=/opt/slurm/bin:/usr/bin:/bin
-export SLURM_CONF=/etc/slurm/slurm.conf
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export PYTHONPATH="$LAUNCHER_CODE${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export LAUNCHER_RUN_ID=20260102-030405-calm-fox LAUNCHER_ATTEMPT LAUNCHER_SPEC
