@@ -8,8 +8,7 @@ from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check
-from launcher.probe import gpu_locks as shared_gpus
-from launcher.probe import gpu_names
+from launcher.probe import gpu_locks, gpu_names
 from launcher.probe.facts import Facts, Gpu
 
 
@@ -46,9 +45,8 @@ def processes(spec: JobSpec, gpus: int) -> tuple[int, int]:
 
 def check_free(spec: JobSpec, facts: Facts, pool: tuple[Gpu, ...], count: int) -> None:
     """Refuse what could only be refused when it starts. Raises `Unavailable`."""
-    seen = [shared_gpus.GpuState(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
     waits = spec.launch.wait_gpus or spec.launch.after is not None  # the other run may be on them now
-    why = shared_gpus.refusal(count, seen, facts.host) if pool and not waits else ""
+    why = gpu_locks.refusal(count, pool, facts.host) if pool and not waits else ""
     if why:
         raise Unavailable(why)
 

@@ -14,13 +14,13 @@ GPU that can't be used is not free either; one whose memory had errors is taken 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from launcher import bash_files
 from launcher.containers.devices import VARIABLE
 from launcher.containers.programs import output
 from launcher.containers.words import to_bash
-from launcher.probe.facts import INDEX
+from launcher.probe.facts import INDEX, Gpu
 
 REFUSED = 75
 """Exit code of a script whose GPUs are taken, and of a sweep whose first cell's are."""
@@ -41,33 +41,23 @@ def take(count: int, pool: Sequence[str], run: str, *, wait: bool) -> str:
     return f"take_gpus {count} {to_bash(' '.join(pool))} {to_bash(run)} {'yes' if wait else to_bash('')}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuState:
-    """A GPU of this machine, and who is on it in words; empty is nobody."""
-
-    index: int
-    uuid: str
-    holder: str = ""
-    """Or why nobody can use it."""
-    fault: str = ""
-
-
-def states() -> list[GpuState]:
-    """The GPUs of this machine in the order of the bus; none where that can't be told."""
+def states() -> list[Gpu]:
+    """The GPUs of this machine in the order of the bus, with who is on them; none where that can't be told."""
     return parse((output(["bash", "-c", f"{functions()}\ngpu_look_in_turn"]) or "").splitlines())
 
 
-def parse(lines: Iterable[str]) -> list[GpuState]:
+def parse(lines: Iterable[str]) -> list[Gpu]:
     """What `gpu_look` prints."""
     fields = [line.split("|") for line in lines]
+    unknown: dict[str, Any] = {"name": "unknown", "memory_mib": 0, "capability": "", "driver": ""}
     return [
-        GpuState(index=int(cells[0]), uuid=cells[1], holder=cells[2], fault=cells[3])
+        Gpu(index=int(cells[0]), uuid=cells[1], holder=cells[2], fault=cells[3], **unknown)
         for cells in fields
         if len(cells) == 4 and INDEX.fullmatch(cells[0])
     ]
 
 
-def refusal(count: int, pool: Sequence[GpuState], host: str) -> str:
+def refusal(count: int, pool: Sequence[Gpu], host: str) -> str:
     """Why so many GPUs can't be had of those; empty where they can."""
     busy = [f"GPU {gpu.index}: {gpu.holder}" for gpu in pool if gpu.holder]
     free = len(pool) - len(busy)

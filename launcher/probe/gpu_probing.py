@@ -62,19 +62,11 @@ def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The same GPUs, with their holders and faults, and those that do not answer."""
     from launcher.probe import gpu_locks
 
-    seen = {gpu.uuid: gpu for gpu in gpu_locks.states()} if gpus else {}
-    known = {gpu.uuid for gpu in gpus}
-    lost = (
-        Gpu(index=gpu.index, uuid=gpu.uuid, name="unknown", memory_mib=0, capability="", driver=gpus[0].driver)
-        for gpu in seen.values()
-        if gpu.uuid not in known
-    )
-    nothing = gpu_locks.GpuState(index=0, uuid="")
-    return tuple(
-        dataclasses.replace(gpu, holder=found.holder, fault=found.fault)
-        for gpu in sorted((*gpus, *lost), key=lambda gpu: gpu.index)
-        for found in (seen.get(gpu.uuid, nothing),)
-    )
+    known = {gpu.uuid: gpu for gpu in gpus}
+    for seen in gpu_locks.states() if gpus else ():
+        gpu = known.get(seen.uuid) or dataclasses.replace(seen, driver=gpus[0].driver)
+        known[seen.uuid] = dataclasses.replace(gpu, holder=seen.holder, fault=seen.fault)
+    return tuple(sorted(known.values(), key=lambda gpu: gpu.index))
 
 
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.probe import gpu_locks, gpu_probing
-from launcher.probe.gpu_locks import GpuState
+from launcher.probe.facts import Gpu
 
 REPORT = """\
 	<gpu id="00000000:{bus}:00.0">
@@ -89,7 +89,7 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> No
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def seen(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> GpuState:
+def seen(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> Gpu:
     report = REPORT.format(bus="01")
     for old, new in changes:
         assert report.count(old) == 1
