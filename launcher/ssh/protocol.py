@@ -4,8 +4,7 @@
     B  bytes that belong to the request or answer around them
     K  a heartbeat, empty
 
-Both sides use this module, so it imports the standard library only. It bounds frames and takes JSON without NaN or
-unlimited nesting; the caller checks their content.
+It bounds frames and takes JSON without NaN or unlimited nesting; the caller checks their content.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from launcher.admit import Refused
+
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 64 * 2**20
 CHUNK = 2**18
 """Bytes in a frame of a longer transfer."""
 ALIVE = HEADER.pack(b"K", 0)
-
-
-class Garbled(Exception):
-    """The data is no valid frame; the message says why."""
 
 
 class Ended(Exception):
@@ -45,25 +42,25 @@ def packed_bytes(data: bytes) -> Iterator[bytes]:
 
 def receive(read: Callable[[int], bytes], longest: int = MAX_FRAME) -> Any:
     """The next frame that is no heartbeat: bytes, or a decoded object of at most `longest` bytes. `read(n)` returns
-    exactly n bytes, or raises. Raises `Garbled`."""
+    exactly n bytes, or raises. Raises `Refused`."""
     most = {b"J": longest, b"B": CHUNK, b"K": 0}
     while True:
         kind, length = HEADER.unpack(read(HEADER.size))
         if kind not in most:
-            raise Garbled(f"a frame can't begin with {kind!r}")
+            raise Refused(f"a frame can't begin with {kind!r}")
         if length > most[kind]:
-            raise Garbled(f"a frame of {length} bytes is longer than the limit of {most[kind]}")
+            raise Refused(f"a frame of {length} bytes is longer than the limit of {most[kind]}")
         if kind == b"K":
             continue
         if not length:
-            raise Garbled("a frame is empty")
+            raise Refused("a frame is empty")
         content = read(length)
         if kind == b"B":
             return content
         try:
             return json.loads(content, parse_constant=_refused)
         except (ValueError, RecursionError) as error:
-            raise Garbled(f"a frame is not JSON: {error}") from None
+            raise Refused(f"a frame is not JSON: {error}") from None
 
 
 def _refused(name: str) -> NoReturn:

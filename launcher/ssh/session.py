@@ -10,7 +10,7 @@ from launcher.errors import Unavailable
 from launcher.runs.address import Address
 from launcher.ssh import bootstrap, openssh_transport, protocol, transport
 from launcher.ssh.archive import archive
-from launcher.ssh.failures import BadAnswer, Lost, admitting
+from launcher.ssh.failures import Lost, admitting
 from launcher.ssh.stream import Stalled
 
 OPENING = 120.0
@@ -71,15 +71,13 @@ class Session:
     def receive(self, longest: int) -> Any:
         """The next frame: bytes, or an object of at most `longest` bytes. Raises `Overdue`, `Lost` and `BadAnswer`."""
         try:
-            frame = protocol.receive(self._read, longest)
             with admitting(self._name):
+                frame = protocol.receive(self._read, longest)
                 return frame if isinstance(frame, bytes) else admit.group(frame, "a frame")
         except protocol.Ended:
             raise self._lost() from None
         except Stalled:
             raise Lost(self._stalled()) from None
-        except protocol.Garbled as error:
-            raise BadAnswer(f"{self._name} sent data that the protocol does not allow: {error}") from None
 
     def close(self) -> None:
         self._stream.close()
