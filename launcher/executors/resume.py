@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import os
-import platform
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -225,19 +224,9 @@ def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
             )
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> AbstractContextManager[None]:
     """Lock a run: two launchers that resume it at once would start it twice. Raises `UsageError`."""
-    try:
-        file = os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600)
-    except FileNotFoundError:  # moved or deleted since it was listed, as on its host
-        raise UsageError(f"there is no run {folder.name} in {folder.parent} on {platform.node()}") from None
-    with open(file, "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder.name} is being resumed by another launcher this moment") from None
-        yield
+    return run_roots.alone_with(folder, ".resume", "resumed")
 
 
 def prepare_resume(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:

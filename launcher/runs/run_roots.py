@@ -80,15 +80,34 @@ def make_private(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of a file, after whoever has it. A folder's lock would not hold between the nodes of a home on NFS.
+    Raises `OSError` where it can't be made or locked."""
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as lock:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Hold a lock, after the process that has it; without one where no file can be made or locked."""
-    handle = None
-    try:
+    """The same, without the lock where it can't be made."""
+    with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             make_private(lock.parent)
-            handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            held.enter_context(locked(lock))
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+
+
+@contextlib.contextmanager
+def alone_with(run: Path, file: str, deed: str) -> Iterator[None]:
+    """Lock a run's folder for what two launchers would do twice, as `resumed`. Raises `UsageError`."""
+    try:
+        handle = os.open(run / file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # moved or deleted since it was listed, as on its host
+        raise UsageError(f"there is no run {run.name} in {run.parent} on {os.uname().nodename}") from None
+    with open(handle, "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{run.name} is being {deed} by another launcher this moment") from None
+        yield

@@ -6,19 +6,16 @@ it was sent to. So a second export adds nothing, and one that was killed is cont
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from launcher.errors import UsageError
 from launcher.report.read import Evidence
-from launcher.runs import store
+from launcher.runs import run_roots, store
 from launcher.runs.store import Run
 from launcher.trackers.content import Content, Point, Scalars, describe
 
@@ -134,15 +131,9 @@ class Stream:
         store.write_json(self._run.folder / RECORD, {"schema": 1, "sent": sent})
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> AbstractContextManager[None]:
     """Lock a run's exports: two at once would send everything twice. Raises `UsageError`."""
-    with open(os.open(folder / ".export", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder.name} is being exported by another launcher this moment") from None
-        yield
+    return run_roots.alone_with(folder, ".export", "exported")
 
 
 def _unsent(points: Iterable[Point], steps: dict[str, int]) -> Iterator[Point]:

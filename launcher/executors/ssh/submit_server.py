@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import functools
 import json
-import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
 from launcher.plan import record
 from launcher.plan.model import Plan
-from launcher.runs import store
+from launcher.runs import run_roots, store
 
 RECEIVED = ".received"
 """Folder for the files of a snapshot that arrives; its lock is `.received.lock`."""
@@ -39,7 +36,7 @@ def write_code(data: bytes, folder: str, shared: bool) -> None:
     try:
         store.make_root(place.parent, shared=shared)
         code_store.make(place)
-        with _locked(place / f"{RECEIVED}.lock"):
+        with run_roots.locked(place / f"{RECEIVED}.lock"):
             received = place / RECEIVED
             shutil.rmtree(received, ignore_errors=True)  # of an agent that was killed
             records.make_folder(received)
@@ -65,7 +62,7 @@ def submit(data: bytes) -> list[str]:
         place = Path(asked[0].code_dir).parent  # which is the user's alone
         code_store.make(place)
         # An earlier try may still be at work after its connection was lost.
-        with _locked(lock := place / f".submitting.{came_from['token']}"):
+        with run_roots.locked(lock := place / f".submitting.{came_from['token']}"):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
                 _start(new, message)
@@ -104,15 +101,3 @@ def _is_done(folder: Path, token: str) -> bool:
         return True
     execute.discard(folder)
     return False
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, after whoever has it. A folder's lock would not hold between the nodes of a
-    home on NFS."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
