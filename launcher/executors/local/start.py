@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,31 @@ def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     for folder, plan in zip(folders, plans, strict=True):
         if plan.after:
             dependency.write(folder, plan.after)
-    first = next_attempt(folders[0])
+    firsts = [next_attempt(folder) for folder in folders]
+    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None  # whose process drives all of its runs
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:
         argv = ["bash", "-c", bash_files.text("launcher.executors", "sweep.sh"), "sweep", *map(str, folders)]
-    started = _start(folders, argv, environment_of(plans[0]), folders[0] / "launch.log")
+
+    def record(pid: int) -> None:
+        process = processes.to_json(processes.identity(pid))
+        for folder, first in zip(folders, firsts, strict=True):
+            record_submission(folder, queue="direct", first_attempt=first, sweep=sweep, process=process)
+
+    record(os.getpid())  # while the launcher lives, a run without a status is being started
+    with open(folders[0] / "launch.log", "ab", opener=records.record) as log:
+        started = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env=environment_of(plans[0]),
+        )
+    record(started.pid)
     if plans[0].gpu_pool:
-        _await_gpus(started, folders[0], first)
+        _await_gpus(started, folders[0], firsts[0])
 
 
 class StartRefused(Unavailable):
@@ -61,32 +79,6 @@ def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> N
 def _is_refusal(status: Status) -> bool:
     """Whether a script failed before it started its trainer."""
     return status.state == "failed" and status.exit_code is None
-
-
-def _start(
-    folders: Sequence[Path], argv: Sequence[str], environment: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    """Start a detached process and record it in each run folder that it runs."""
-    firsts = [next_attempt(folder) for folder in folders]
-    # First the launcher's own process: while that lives, a run without a status is being started.
-    mine = processes.identity(os.getpid())
-    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None  # whose process drives all of its runs
-    for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, sweep=sweep, process=processes.to_json(mine))
-    with open(log, "ab", opener=records.record) as output:
-        started = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            cwd="/",
-            env=environment,
-        )
-    identity = processes.identity(started.pid)
-    for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, sweep=sweep, process=processes.to_json(identity))
-    return started
 
 
 def next_attempt(folder: Path) -> int:
