@@ -145,14 +145,9 @@ def _replies(
         for run, question in zip(wanted, questions, strict=True):
             if time.monotonic() > until:
                 raise Unreachable(f"{host.address.destination} has not answered about all runs in {LONGEST_LOOK:.0f} s")
-            answer = admitted(next(answers, None), question, follow)
-            state = _kept(run, group[run], answer)
-            if isinstance(answer, str):
-                yield run, Reply(state, more=question["arms"] != _arms(run))
-                continue
-            asked = None if answer.age is None else time.time() - answer.age
+            reply = _kept(run, group[run], admitted(next(answers, None), question, follow))
             # The plan, which names the arms, may have arrived just now.
-            yield run, Reply(state, asked, answer.more or question["arms"] != _arms(run))
+            yield run, reply._replace(more=reply.more or question["arms"] != _arms(run))
         if next(answers, None) is not None:
             raise Refused("it answers about more runs than it was asked about")
 
@@ -188,17 +183,19 @@ def measured(folder: Path, name: str) -> list[Any]:
         return [0, hashlib.sha256().hexdigest()]
 
 
-def _kept(run: Run, pointer: Pointer, answer: Answer | str) -> State:
-    """Keep an answer about a run; returns its state."""
+def _kept(run: Run, pointer: Pointer, answer: Answer | str) -> Reply:
+    """Keep an answer about a run."""
     if isinstance(answer, str):
-        return _unreachable(run, answer)
+        return Reply(_unreachable(run, answer))
+    state = answer.state
     try:
         if not answer.begun and pointer.submitter is not None:
-            return _undelivered(run, pointer)
-        _keep(run.folder, pointer, answer)
+            state = _undelivered(run, pointer)
+        else:
+            _keep(run.folder, pointer, answer)
     except OSError as error:
-        return _unreachable(run, f"what is known of it can't be kept here: {error.strerror}: {error.filename}")
-    return answer.state
+        state = _unreachable(run, f"what is known of it can't be kept here: {error.strerror}: {error.filename}")
+    return Reply(state, None if answer.age is None else time.time() - answer.age, answer.more)
 
 
 def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:

@@ -30,10 +30,18 @@ _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memor
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What Slurm says of each run; keys are folders. An answer older than `after`, seconds since 1970, is renewed."""
-    known: dict[str, Liveness] = {}
+    states: dict[str, Liveness] = {}
     for conf, group in _by_cluster(asked).items():
-        known.update(_liveness(group, conf, after))
-    return known
+        known, without = jobs_of(group, conf)
+        states.update(without)
+        # A final verdict is not asked for again once sacct has confirmed it, but a row of squeue overrides it.
+        kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
+        wanted = {job for folder, job in known.items() if folder not in kept or not kept[folder].exit}
+        signalled = max((_signalled(folder, group[folder]) for folder in known), default=0.0)
+        answer = shared.ask(wanted, conf, signalled=signalled, after=after) if known else Answer()
+        for folder, job in known.items():
+            states[folder] = _of_answer(folder, job, group[folder], answer, kept.get(folder))
+    return states
 
 
 def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]]:
@@ -42,18 +50,6 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
     for folder, files in asked.items():
         groups.setdefault(files.submitted.slurm_conf, {})[folder] = files
     return groups
-
-
-def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dict[str, Liveness]:
-    known, states = jobs_of(asked, conf)
-    # A final verdict is not asked for again once sacct has confirmed it, but a row of squeue overrides it.
-    kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
-    wanted = {job for folder, job in known.items() if folder not in kept or not kept[folder].exit}
-    signalled = max((_signalled(folder, asked[folder]) for folder in known), default=0.0)
-    answer = shared.ask(wanted, conf, signalled=signalled, after=after) if known else Answer()
-    for folder, job in known.items():
-        states[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
-    return states
 
 
 def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | None) -> Liveness:
@@ -174,20 +170,15 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
     """Cancel the jobs of the runs in Slurm, which gives them KillWait seconds between TERM and KILL."""
     failed: dict[str, str] = {}
     for conf, group in _by_cluster(asked).items():
-        failed.update(_end(group, conf))
-    return failed
-
-
-def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
-    names, without = jobs_of(asked, conf)
-    known = sorted(names.values())
-    failed = {folder: f"nobody knows its job: {why.reason}" for folder, why in without.items()}
-    for start in range(0, len(known), 500):
-        done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
-        shared.changed(conf)
-        if done.returncode != 0:
-            why = f"scancel failed: {complaint(done)}"
-            failed.update({folder: why for folder, job in names.items() if job in known[start : start + 500]})
+        names, without = jobs_of(group, conf)
+        known = sorted(names.values())
+        failed |= {folder: f"nobody knows its job: {why.reason}" for folder, why in without.items()}
+        for start in range(0, len(known), 500):
+            done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
+            shared.changed(conf)
+            if done.returncode != 0:
+                why = f"scancel failed: {complaint(done)}"
+                failed |= {folder: why for folder, job in names.items() if job in known[start : start + 500]}
     return failed
 
 

@@ -61,7 +61,7 @@ def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim):
 def test_a_run_that_is_removed_here_while_its_host_is_asked_hides_no_other(tmp_path):
     address = Address(destination="box")
     pointer = Pointer(address=address, root="/r", token="t", submitter=processes.identity(os.getpid()))
-    state = remote_status._kept(Run(str(tmp_path), OTHER), pointer, Answer(State("running"), 0, True, (), {}))
+    state = remote_status._kept(Run(str(tmp_path), OTHER), pointer, Answer(State("running"), 0, True, (), {})).state
     assert state.name == "unreachable" and "No such file" in state.reason
 
 
