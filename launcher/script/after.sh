@@ -61,8 +61,6 @@ process_lives() { # text that names a process
   [[ $1 =~ \"boot\":\ \"([^\"]*)\" ]] && [ "${BASH_REMATCH[1]}" = "$LAUNCHER_BOOT" ] || return
   [[ $1 =~ \"pid\":\ ([0-9]+) ]] && pid=${BASH_REMATCH[1]} || return
   [[ $1 =~ \"start\":\ ([0-9]+) ]] && start=${BASH_REMATCH[1]} || return
-  { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return
-  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
-  stat=(${stat##*) })
+  read_stat "$pid" || return
   [ "${stat[19]}" = "$start" ] && [ "${stat[0]}" != Z ]
 }

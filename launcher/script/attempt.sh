@@ -86,8 +86,14 @@ seconds_before() { # that earlier attempts ran: the last one until its end, or u
   echo "$sum"
 } 2>/dev/null
 
+read_stat() { # pid: in $stat what /proc says of that process, from its state on
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return
+  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
+  stat=(${stat##*) })
+}
+
 begin_attempt() {
-  local error fields number
+  local error stat number
   [ -z "$LAUNCHER_SHARED" ] || umask 027
   [ -d "$LAUNCHER_RUN/attempts" ] || mkdir "$LAUNCHER_RUN/attempts" || exit 1
   LAUNCHER_ATTEMPT=1
@@ -115,10 +121,8 @@ begin_attempt() {
   LAUNCHER_BEFORE=$(seconds_before)
   read -r LAUNCHER_HOST </proc/sys/kernel/hostname
   read -r LAUNCHER_BOOT </proc/sys/kernel/random/boot_id
-  read -r fields </proc/$$/stat
-  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
-  fields=(${fields##*) })
-  LAUNCHER_BIRTH=${fields[19]}
+  read_stat "$$"
+  LAUNCHER_BIRTH=${stat[19]}
   LAUNCHER_OOM_KILLS=$(oom_kills)
   umask 077
 }
@@ -201,26 +205,26 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler='' relay='' limit='' left='' hang=''
+  local child=$! waited=137 sampler='' helpers=() helper
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
   fi
   if [ -n "${LAUNCHER_BARE-}" ] && [ -n "$LAUNCHER_STOP_SIGNAL" ]; then
     relay_stop "$child" &
-    relay=$!
+    helpers+=("$!")
   fi
   if [ -n "${LAUNCHER_LIMIT-}" ]; then
     end_at_limit &
-    limit=$!
+    helpers+=("$!")
   fi
   if declare -F start_nodes >/dev/null; then
     end_left_nodes &
-    left=$!
+    helpers+=("$!")
   fi
   if declare -F tell_of_hang >/dev/null; then
     tell_of_hang &
-    hang=$!
+    helpers+=("$!")
   fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
@@ -230,10 +234,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   # A wait that a trap interrupts can return anything: the file that the child left counts, where it could be written.
   LAUNCHER_EXIT=$(cat "$LAUNCHER_LOGS/exit_code" 2>/dev/null)
   LAUNCHER_EXIT=${LAUNCHER_EXIT:-$waited}
-  [ -z "$relay" ] || kill "$relay" 2>/dev/null
-  [ -z "$limit" ] || { kill -KILL "$limit" && wait "$limit"; } 2>/dev/null
-  [ -z "$left" ] || { kill -KILL "$left" && wait "$left"; } 2>/dev/null
-  [ -z "$hang" ] || { kill -KILL "$hang" && wait "$hang"; } 2>/dev/null
+  for helper in ${helpers[@]+"${helpers[@]}"}; do { kill -KILL "$helper" && wait "$helper"; } 2>/dev/null; done
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-

@@ -116,11 +116,9 @@ job_id() { # the plain id of an array's job can be the whole array
 }
 
 release_job() { # where slurmstepd was killed, Slurm does not see this script end, and keeps its nodes
-  local fields
-  read -r fields </proc/$$/stat
-  # shellcheck disable=SC2206
-  fields=(${fields##*) })
-  [ "${fields[1]}" = "$PPID" ] || scancel "$(job_id)"
+  local stat
+  read_stat "$$"
+  [ "${stat[1]}" = "$PPID" ] || scancel "$(job_id)"
 }
 
 ended_by_slurm() { # why Slurm sent TERM to the whole job, as slurmstepd wrote it
