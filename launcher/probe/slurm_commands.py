@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.containers import programs
 from launcher.errors import Unavailable
 
 _PREFIX = re.compile(r"^(?:\w+: )?(?:error|fatal): |^\w+: ")
@@ -68,18 +69,8 @@ def adopt_login_path() -> None:
     shell."""
     mark = "launcher-login-path"  # the site's scripts may print before it
     text = f'printf "\\n{mark} %s\\n" "$PATH" "${{SLURM_CONF-}}"'
-    try:
-        done = subprocess.run(
-            ["bash", "-lc", text],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=20,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    values = [line.removeprefix(f"{mark} ") for line in done.stdout.splitlines() if line.startswith(f"{mark} ")]
+    printed = programs.output(["bash", "-lc", text], seconds=20) or ""
+    values = [line.removeprefix(f"{mark} ") for line in printed.splitlines() if line.startswith(f"{mark} ")]
     if len(values) == 2:
         os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{values[0]}"
         if values[1]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 from collections.abc import Mapping
 
+from launcher.containers import programs
 from launcher.runs import processes, store
 from launcher.runs.decode import decode
 from launcher.runs.processes import Target
@@ -59,9 +58,7 @@ def _remove_container(folder: str) -> None:
     plan = store.read_or_empty(f"{folder}/plan.json", own_in=os.path.dirname(folder))
     container = decode(PlanRecord, plan, ("container",))[0].container
     if container is not None and container.runtime.kind in ENGINES:
-        argv = [container.runtime.kind, "rm", "--force", os.path.basename(folder)]
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no engine, or one that hangs
-            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        programs.output([container.runtime.kind, "rm", "--force", os.path.basename(folder)])
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
