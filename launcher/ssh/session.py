@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from launcher import admit
-from launcher.errors import Unavailable
+from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
-from launcher.ssh import bootstrap, openssh_transport, protocol, transport
+from launcher.ssh import bootstrap, openssh_transport, protocol
 from launcher.ssh.archive import archive
 from launcher.ssh.failures import Lost, admitting
-from launcher.ssh.stream import Stalled
+from launcher.ssh.stream import Stalled, Stream
 
 OPENING = 120.0
 """Seconds from the login to the start of the agent."""
@@ -29,6 +29,22 @@ _LOGIN_SCRIPTS = (
 )
 
 
+def open_stream(address: Address, command: str) -> Stream:
+    """Connect and start a command. Raises `Unavailable`, and `UsageError` where the transport is not installed."""
+    if address.transport == "openssh":
+        return openssh_transport.opened(address, command)
+    try:
+        from launcher.ssh import fabric_transport
+    except ModuleNotFoundError as error:
+        if error.name not in ("fabric", "paramiko"):
+            raise
+        raise UsageError(
+            "SSH needs fabric: pip install 'amp-launcher[ssh]'; or say cluster.transport=openssh, which uses the "
+            "system's ssh"
+        ) from None
+    return fabric_transport.opened(address, command)
+
+
 class Overdue(Exception):
     """The deadline of an answer has passed."""
 
@@ -43,7 +59,7 @@ class Session:
         self._address, self._name = address, address.destination
         self._buffer = memoryview(b"")
         digest, zipped = archive()
-        self._stream = transport.open_stream(address, bootstrap.command(digest, len(zipped), address.python))
+        self._stream = open_stream(address, bootstrap.command(digest, len(zipped), address.python))
         self.deadline = time.monotonic() + OPENING
         """When `receive` raises `Overdue`, by the monotonic clock."""
         try:

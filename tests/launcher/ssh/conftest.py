@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import types
 import uuid
 from pathlib import Path
 
@@ -67,8 +66,7 @@ def liar(tmp_path_factory):
 def victim(tmp_path, liar, capfd, monkeypatch):
     liar.says("")
     liar.as_process = False
-    # Only a session looks it up there: the liar itself opens real streams by the same module.
-    monkeypatch.setattr(session, "transport", types.SimpleNamespace(open_stream=liar.open_stream))
+    monkeypatch.setattr(session, "open_stream", liar.open_stream)
     yield Victim(tmp_path, liar, capfd, monkeypatch)
     host.close_all()
 

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.runs.address import Address
-from launcher.ssh import host, transport
+from launcher.ssh import host
 from launcher.ssh.openssh_transport import OpenSsh
+from launcher.ssh.session import open_stream
 from launcher.ssh.stream import Stalled, Stream
 
 PROGRAM = """
@@ -148,9 +149,9 @@ class Hostile:
         self.says("")
 
     def open_stream(self, address: Address, command: str) -> Stream:
-        """Replaces `transport.open_stream`; addresses with another SSH configuration are reached by that."""
+        """Replaces `session.open_stream`; addresses with another SSH configuration are reached by that."""
         if address.config != str(self.config):
-            return transport.open_stream(address, command)
+            return open_stream(address, command)
         program = Path(address.python or "")
         if self.as_process or program.parent != self.folder:
             return OpenSsh(["sh", "-c", command])
