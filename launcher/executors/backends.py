@@ -116,13 +116,12 @@ def forget_secrets(folder: Path) -> None:
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:
-    """The folders of those runs that have live processes."""
+    """As `Backend.with_processes`, whatever the runs' backends."""
     return {folder for name, group in _by_backend(files).items() for folder in _backend(name).with_processes(group)}
 
 
 def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
-    """End all processes of the runs, by KILL after `grace` seconds. Returns the reason for each that could not be
-    ended."""
+    """As `Backend.end`, whatever the runs' backends."""
     groups = _by_backend(files)
     failed = {
         folder: f"its files don't say where it runs{_named(record)}"

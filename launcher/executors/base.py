@@ -30,11 +30,8 @@ Parameters = Mapping[str, Callable[[Any], str]]
 
 
 class PlanExecutor(core.Executor):
-    """What our executors share: they take `execute` and plans of one kind of cluster.
-
-    `folder` is the run root of the plans that it makes; `words` are further settings of them, as the command line takes
-    them (`"python=/opt/env/bin/python"`).
-    """
+    """Takes `execute` and plans of one kind of cluster. `folder` is the run root of the plans that it makes; `words`
+    are further settings of them, as the command line takes them (`"python=/opt/env/bin/python"`)."""
 
     job_class = RunJob
     kind: ClassVar[str]
@@ -170,10 +167,8 @@ class PlanExecutor(core.Executor):
 
 
 def submit(plans: Sequence[Plan], specs: Sequence[JobSpec], facts: Facts) -> list[Path]:
-    """Submit plans as one batch by the executor for their cluster. Returns their folders here.
-
-    `specs` and `facts` are where they come from: the jobs and their host's facts. Raises `LauncherError`.
-    """
+    """Submit plans of these jobs, by these facts, as one batch by the executor for their cluster. Returns their folders
+    here. Raises `LauncherError`."""
     executor: PlanExecutor = getattr(launcher, EXECUTORS[plans[0].cluster["kind"]])()
     for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
         executor.knows(Source(plan, spec.launch.secrets, facts.code))

@@ -60,11 +60,9 @@ def named(after: str, of: Run) -> list[Others]:
 
 
 def check_after(plans: Sequence[Plan]) -> None:
-    """Refuse plans that can't come after what they name. Raises `UsageError`.
-
-    What is submitted with them is not there yet. What has ended otherwise is refused here, since Slurm forgets a failed
-    job within minutes, and then starts what was to come after it; and so are runs that can't be waited for.
-    """
+    """Refuse plans that can't come after what they name, which may be submitted with them. What has ended otherwise is
+    refused too, since Slurm forgets a failed job within minutes, and then starts what was to come after it. Raises
+    `UsageError`."""
     together = {plan.run_id for plan in plans}
     for after, plan in {plan.after: plan for plan in plans}.items():
         if outside := outside_of(after, together):
@@ -108,7 +106,7 @@ def _check_here(after: str, runs: Sequence[Run]) -> None:
 
 
 def write(folder: Path, after: str) -> None:
-    """Write the runs that a run's script waits for into its folder."""
+    """Write `FILE` of a run."""
     of = Run(str(folder.parent), folder.name)
     lines = [f"{others.kind} {run.folder}\n" for others in named(after, of) for run in others.runs]
     store.write_text(folder / FILE, "".join(lines))

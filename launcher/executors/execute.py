@@ -104,8 +104,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
 
 
 def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
-    """The scripts of the run and of its arms; the values of its variables, and its secrets, as far as they aren't there
-    yet."""
+    """The scripts of the run and of its arms, and its variables and secrets that aren't there yet."""
     _write_environment(plan, folder, passed)
     store.write_text(folder / render.SUPERVISOR, render.supervisor(plan), records.record)
     store.write_bytes(folder / "run.sh", render.render(plan).encode(), records.record, mode=0o700)
@@ -193,10 +192,8 @@ def environment_of(plan: Plan) -> dict[str, str]:
 
 
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
-    """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets.
-
-    The same for all runs of a sweep. `code` is a fact of the prober.
-    """
+    """Where a run, or each of a sweep, comes from: enough to repeat it, without its environment, which may hold
+    secrets. `code` is a fact of the prober."""
     if code is None:
         from launcher.code.job_files import code_files, code_root
 

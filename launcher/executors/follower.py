@@ -28,7 +28,7 @@ def check_tracker(tracker: str | None) -> None:
 
 
 def start(folders: Sequence[Path], tracker: str | None) -> None:
-    """Start it for a run, or for the runs of a sweep, in the current folder and environment."""
+    """Start it for a run, or for the runs of a sweep."""
     if not tracker:
         return
     first = folders[0]

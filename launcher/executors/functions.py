@@ -135,10 +135,8 @@ def _check_python(python: str) -> None:
 
 
 def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
-    """The plan of this call, and what its run folder holds: the call as a pickle.
-
-    Raises `TypeError` for what can't be called, `UsageError` for what can't be pickled.
-    """
+    """The plan of this call, and the call as a pickle. Raises `TypeError` for what can't be called, `UsageError` for
+    what can't be pickled."""
     if not callable(call.function):
         kind = type(call.function).__name__
         instead = "submit(execute, plan)" if isinstance(call.function, Plan) else "submit(function, *arguments)"
@@ -171,7 +169,6 @@ def _mounts() -> list[str]:
 
 
 def write_call(content: bytes, folder: Path) -> None:
-    """Put the pickle of a call into the folder of its run."""
     function.write_own(str(folder / function.CALL), content)
 
 

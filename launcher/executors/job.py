@@ -96,9 +96,8 @@ class RunJob(core.Job[Any]):
         return self.watcher.is_done(str(self.run_dir), mode="force" if force_check else "standard")
 
     def cancel(self, check: bool = True) -> None:
-        """End the run: it is asked to save and stop, and killed where it has not ended in the `cluster.stop_before`
-        seconds of its plan. Returns when it has ended. Raises `LauncherError` where it can't be ended, unless `check`
-        is false."""
+        """End the run and wait for that: it is asked to save and stop, and killed after the `cluster.stop_before`
+        seconds of its plan. Raises `LauncherError` where it can't be ended, unless `check` is false."""
         ((_, why_not),) = stopping.cancel([_run(self.run_dir)])
         self.watcher.update()
         if check and why_not:

@@ -31,8 +31,7 @@ WAITS = ".waits"
 
 @contextlib.contextmanager
 def told(folders: Sequence[Path]) -> Iterator[None]:
-    """In here the commands of these runs are started by this process, in a thread. A run on another host tells of
-    itself."""
+    """In here a thread starts the commands of these runs. A run on another host tells of itself."""
     near = [folder for folder in folders if not run_roots.is_remote(str(folder.parent))]
     plans = {folder: store.read(PlanRecord, folder / "plan.json", _FIELDS) for folder in near}
     watched = {folder: plan for folder, plan in plans.items() if plan.notify}

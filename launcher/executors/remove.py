@@ -29,11 +29,9 @@ def remove(
     now: bool = False,
     say: Callable[[Run], None] = lambda _: None,
 ) -> None:
-    """Move the folders of runs to the trash, or delete them `now`, with what their sweeps have beside the last of them,
-    and delete what was in the trash for a week. For a run on another host this is its record here.
-
-    Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is removed.
-    """
+    """Move the folders of runs, records of remote ones, to the trash, or delete them `now`, with what their sweeps have
+    beside the last of them, and delete what was in the trash for a week. Raises `LauncherError` where a run of this
+    machine has not ended, unless `force` ends it; then nothing is removed."""
     ownership.refuse_other_users("rm", chosen)
     local = [run for run in chosen if not run_roots.is_remote(run.root)]
     _end(local, force)
@@ -139,8 +137,8 @@ def _needed(root: str, place: Path, digests: Collection[str]) -> set[str]:
 
 
 def _named(root: str, names: Collection[str], *, attempts: bool = False) -> set[str]:
-    """Those of these snapshots or environments that plans of the caller's name. With `attempts`, the plans of earlier
-    attempts count too."""
+    """Those of these snapshots or environments that plans of the caller's name, with `attempts` those of attempts
+    too."""
     named: set[str] = set()
     for run in [*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)]:
         if not ownership.is_mine(run.path, root):  # other users run their own

@@ -41,10 +41,7 @@ def resume_here(
 ) -> tuple[list[Path], str]:
     """Start those of the runs again that can be resumed, with the `secrets` that ended with them. Returns their
     folders and their queue. `from_here` takes the variables of this shell where they differ from those that a script
-    began with.
-
-    Raises `LauncherError`, and then none was started.
-    """
+    began with. Raises `LauncherError`, and then none was started."""
     ownership.refuse_other_users("resume", wanted)
     with contextlib.ExitStack() as locks:
         for run in wanted:

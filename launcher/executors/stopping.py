@@ -89,12 +89,9 @@ def cancel(
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Ended]:
     """End the runs: STOP, after a grace TERM, after another KILL; `now` kills at once. Those that can't be asked to
-    stop get no grace. By default it is the longest `cluster.stop_before` of the others.
-
-    Returns the state of each afterwards. Finished runs are left as they are, except for processes that outlived their
-    shell. Runs on other hosts are ended by those hosts. Raises `UsageError`, before anything is done, if one is
-    another user's.
-    """
+    stop get no grace. By default it is the longest `cluster.stop_before` of the others. Finished runs are left as they
+    are, except for processes that outlived their shell. Raises `UsageError`, before anything is done, if one is another
+    user's."""
     ownership.refuse_other_users("cancel", wanted)
     stops = {run.folder: stop_of(run.folder) for run in wanted}
     if stop_grace is None:
@@ -143,7 +140,6 @@ def _cancel_here(
 
 
 def _requests(stops: Sequence[Stop]) -> Iterator[str]:
-    """What these runs were asked, for people: a recipe stops at its next step, a script by its signal."""
     for name, count in Counter(stop.signal for stop in stops).items():
         if name is None:
             yield f"asked {count} run{'s' * (count > 1)} to save and stop at the next step"
@@ -152,7 +148,6 @@ def _requests(stops: Sequence[Stop]) -> Iterator[str]:
 
 
 def _waits_in_a_scheduler(row: Seen) -> bool:
-    """Whether a run is a job that has not started yet, or was put back into the queue."""
     return row.files.submitted.queue == "slurm" and (row.state.attempt == 0 or row.state.name == "queued")
 
 

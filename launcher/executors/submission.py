@@ -86,11 +86,9 @@ def submit(
     passed: Mapping[str, str] | None = None,
     populate: Sequence[Callable[[Path], None]] = (),
 ) -> list[Path]:
-    """Submit one run, or the cells of a sweep, and return their folders; see `execute.prepare`.
-
-    `code` is the files of snapshots, by digest; others have to be there. `populate` is for each plan what puts files
-    into its folder. Raises `LauncherError`, and then the folders of those that were not accepted are gone.
-    """
+    """Submit one run, or the cells of a sweep, and return their folders. `code` is the files of snapshots by digest,
+    `populate` has one for each plan; the rest is as in `execute.prepare`. Raises `LauncherError`, and then the folders
+    of those that were not accepted are gone."""
     check_plans(plans)
     interrupts.raise_noted()
     if len(plans) > 1 and plans[0].run_id == PLACEHOLDER:
@@ -111,7 +109,6 @@ def submit(
 
 
 def _discard(folders: Sequence[Path], *, keep_accepted: bool) -> None:
-    """Delete the folders of runs that were not accepted, and name those that were."""
     kept = [folder for folder in folders if keep_accepted and _is_accepted(folder)]
     for folder in folders:
         if folder not in kept:

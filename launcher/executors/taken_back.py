@@ -21,8 +21,7 @@ _RECORDS = ("submission.json", "status.json", "cancelled", "STOP", store.VERDICT
 
 @contextlib.contextmanager
 def taken_back(folder: Path) -> Iterator[None]:
-    """Leave the folder of a run as it was where its next attempt is refused, or anything fails before it is submitted:
-    its state, and the plan that holds."""
+    """Leave a run's folder as it was where its next attempt is refused, or anything fails before it is submitted."""
     arms = [path for path in folder.glob(f"{store.ARMS}/*/*") if path.name in _SCRIPTS]
     requeues = (*folder.glob("attempts/*/requeued"), *folder.glob("attempts/*/restarted"))
     files = [*(folder / name for name in (*_SCRIPTS, *_RECORDS)), folder / "attempts/plan.json", *arms, *requeues]

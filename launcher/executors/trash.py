@@ -117,7 +117,6 @@ def size(run: Run) -> int:
 
 
 def size_of(folder: str) -> int:
-    """Bytes that a folder takes on its disk."""
     total, folders = 0, [folder]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

@@ -50,11 +50,9 @@ def verify_here(
     name: str = PLACEHOLDER,
     token: str | None = None,
 ) -> Started:
-    """Replay a run up to `step`, None for the last one that can be compared, with the `secrets` that ended with it.
-
-    The replay gets the run id `name`, and `token` into its provenance, where these are given. Raises `LauncherError`,
-    and then nothing is left.
-    """
+    """Replay a run up to `step`, None for the last one that can be compared, with the `secrets` that ended with it,
+    under the run id `name` and with `token` in its provenance, where these are given. Raises `LauncherError`, and then
+    nothing is left."""
     ownership.refuse_other_users("verify", [run])
     with resume.alone(run.folder):
         (row,) = backends.states_of([run], fresh=True)

@@ -33,10 +33,7 @@ def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Livene
 
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
-    """End every process of the runs by TERM, and by KILL after the grace; 0 is KILL at once.
-
-    Returns the reason for each run that could not be ended.
-    """
+    """By TERM, and by KILL after the grace; 0 is KILL at once."""
     remote = {}
     for folder, files in asked.items():
         shell = answering(files)
@@ -62,7 +59,6 @@ def _remove_container(folder: str) -> None:
 
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
-    """The folders of those runs that have live processes on this machine."""
     alive = processes.processes_of([_target(*run) for run in asked.items()])
     return {folder for folder, left in zip(asked, alive, strict=True) if left}
 

@@ -25,10 +25,7 @@ GPUS_TIMEOUT = 60.0
 
 def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     """Start runs now, in a session that outlives the launcher. Several run in turn or, if they take GPUs of this host,
-    each as soon as enough are free.
-
-    Raises `StartRefused` if the first gets no GPUs; then nothing runs.
-    """
+    each as soon as enough are free. Raises `StartRefused` if the first gets no GPUs."""
     for folder, plan in zip(folders, plans, strict=True):
         if plan.after:
             dependency.write(folder, plan.after)

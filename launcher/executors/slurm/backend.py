@@ -53,7 +53,6 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
 
 
 def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | None) -> Liveness:
-    """The liveness of one run by the shared answer."""
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
@@ -86,7 +85,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
 
 
 def _of_plain_failure(judged: Liveness, job: str, row: Row, status: Status | None) -> Liveness:
-    """The same with the exit code or the signal of the job's script, unless its own files have the reason."""
+    """With the exit code or the signal of the job's script, unless its own files have the reason."""
     if status is not None and status.state == "interrupted":
         return judged
     how = f"{jobs.verdict(row)} (job {job})"
@@ -94,8 +93,7 @@ def _of_plain_failure(judged: Liveness, job: str, row: Row, status: Status | Non
 
 
 def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
-    """The same for a job that waits for others by `after=`, or that Slurm cancelled because one failed: with the names
-    of those runs and their states by their folders."""
+    """Of a job that waits for others by `after=`, or that Slurm cancelled because one failed: with their names."""
     after = store.read(PlanRecord, f"{folder}/plan.json", ("after",)).after
     if not after or (judged.waits and not reason.startswith("Dependency")):
         return judged

@@ -82,10 +82,8 @@ class Row(NamedTuple):
 
 
 def job_of(submission: Submission | None) -> str | None:
-    """The id of a run's job, as `123` or `123_4`; None while sbatch hasn't answered.
-
-    The answer is a file that sbatch itself wrote, so that it outlives a launcher that was killed in between.
-    """
+    """The id of a run's job, as `123` or `123_4`; None while sbatch hasn't written its answer, which so outlives a
+    launcher that was killed in between."""
     if submission is None or submission.answer is None:
         return None
     try:
@@ -224,7 +222,6 @@ def verdict(row: Row) -> str:
 
 
 def _user(number: str) -> str:
-    """A user's name, as this machine knows it."""
     with contextlib.suppress(KeyError, ValueError, OverflowError):
         return pwd.getpwuid(int(number)).pw_name
     return f"user {number}"

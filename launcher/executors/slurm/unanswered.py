@@ -75,10 +75,8 @@ def _noticed(answer: Path) -> float:
 
 
 def _answer_instead(submission: Submission, conf: str | None) -> str:
-    """What a killed sbatch would have answered if Slurm accepted the job, which is written in its place.
-
-    Empty if Slurm did not. Raises `Unavailable`.
-    """
+    """What a killed sbatch would have answered, which is written in its place; empty if Slurm did not accept the job.
+    Raises `Unavailable`."""
     if submission.script is None or submission.answer is None:  # of a damaged record
         return ""
     answer = Path(submission.answer)

@@ -46,8 +46,7 @@ def submit(
     secrets: Sequence[Mapping[str, str | None]],
 ) -> list[Path]:
     """Submit one run, or the runs of a sweep, to a host. Returns their folders here. `came_from` is their provenance;
-    `codes` is the files of snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them,
-    or None for variables of this shell.
+    `codes` is the files of snapshots, by digest; `secrets` is, for each plan, that of `Source`.
 
     Raises `LauncherError` if the host or its queue refuses; then no run is left, but the code that was sent stays
     there for the next try. Raises `Unreachable` where the host was lost in between: then `ls` shows the state of the
@@ -106,7 +105,6 @@ def handing_over(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _content(name: str, path: str | None) -> str:
-    """A secret in base64."""
     content = os.environb[name.encode()] if path is None else expanded(path).read_bytes()
     return base64.b64encode(content).decode()
 
@@ -156,13 +154,11 @@ def _take_back_refused(folders: Sequence[Path]) -> None:
 
 
 def _take_back(folders: Sequence[Path]) -> None:
-    """Remove records."""
     for folder in folders:
         execute.discard(folder)
 
 
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:
-    """Have the host start the runs."""
     host = connect(address)
     data = zlib.compress(json.dumps(message).encode(), 6)
     _ask_again_when_lost(lambda: host.ask("submit", functools.partial(_names, message["plans"]), data))

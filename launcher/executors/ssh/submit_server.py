@@ -49,10 +49,8 @@ def write_code(data: bytes, folder: str, shared: bool) -> None:
 
 
 def submit(data: bytes) -> list[str]:
-    """Make run folders and start the runs. An earlier try of the same submission is not repeated.
-
-    Raises `LauncherError` if the queue refuses; then no run is left.
-    """
+    """Make run folders and start the runs, but those of an earlier try of the same submission. Raises `LauncherError`
+    if the queue refuses; then no run is left."""
     message = json.loads(zlib.decompress(data))
     asked = [record.from_json(plan) for plan in message["plans"]]
     root = Path(asked[0].run_root)
@@ -88,10 +86,8 @@ def _write_secrets(plan: Plan, secrets: Mapping[str, str], folder: Path) -> None
 
 
 def _is_done(folder: Path, token: str) -> bool:
-    """Whether an earlier try submitted the run. A folder that was only begun is deleted.
-
-    Raises `UsageError` where the folder is another submission's.
-    """
+    """Whether an earlier try submitted the run. A folder that was only begun is deleted. Raises `UsageError` where the
+    folder is another submission's."""
     if not folder.exists():
         return False
     came_from = store.read_or_empty(folder / "provenance.json")
