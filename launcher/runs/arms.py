@@ -74,7 +74,7 @@ def _has_more_blocks(folder: Path) -> bool:
 
 
 def _brief(reason: str) -> str:
-    """The reason, or the first clause of a long one, to fit into a row."""
+    """As it fits into a row."""
     if len(reason) <= LONGEST:
         return reason
     clause, more, _ = reason.partition("; ")
@@ -82,7 +82,6 @@ def _brief(reason: str) -> str:
 
 
 def _failed(folder: Path) -> str:
-    """Why the comparison's script gave the arm up; empty if it did not."""
     try:
         text = safe_files.read_text(folder / FAILED).strip()
     except OSError:

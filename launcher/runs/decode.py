@@ -27,11 +27,8 @@ _Decoder = Callable[[Any, str, list[str]], Any]
 
 
 def decode(cls: type[T], values: Mapping[str, Any], only: Collection[str] = ()) -> tuple[T, list[str]]:
-    """The record, and what was left out of it: the place, and what should stand there.
-
-    `only` names the fields that are wanted, where not all are: ten thousand files take a second. Fields of a newer
-    version are passed over.
-    """
+    """The record, and what was left out of it: the place, and what should stand there. `only` names the fields that are
+    wanted, where not all are: ten thousand files take a second. Fields of a newer version are passed over."""
     wrong: list[str] = []
     return _record(cls, values, "", wrong, only), wrong
 

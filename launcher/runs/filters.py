@@ -49,8 +49,7 @@ class Filter:
     def select(
         self, runs: Sequence[Run], states_of: Callable[[Sequence[Run]], list[Seen]], most: int | None
     ) -> list[Seen]:
-        """The first `most` of them that match, or all of them, in their order. Raises `UsageError` for a key that no
-        run has."""
+        """The first `most` of them that match, or all. Raises `UsageError` for a key that no run has."""
         found: list[Seen] = []
         dated = [run for run in runs if self._is_of_date(run.id)]
         for start in range(0, len(dated), AT_ONCE):

@@ -37,10 +37,8 @@ def read(folder: Path, attempt: int = 0, count: int = LINES) -> tuple[Path | str
 
 
 def without_torchrun_report(lines: Iterable[str]) -> list[str]:
-    """The lines of a log without torchrun's report for each worker that failed: its own traceback and a table.
-
-    The worker's own message stands above the report, out of sight. Reports of several nodes may be interleaved.
-    """
+    """Without torchrun's report of each worker that failed, which hides the worker's own message above it. Reports of
+    several nodes may be interleaved."""
     kept, rulers = [], 0
     for line in lines:
         if _TORCHRUN.match(line):

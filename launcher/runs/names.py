@@ -42,10 +42,8 @@ def _holds(path: str, text: bytes) -> bool:
 
 
 def _name_of(run: Run) -> tuple[str | None, bool]:
-    """The name that a run was given, and whether the caller's own records say so.
-
-    The plan of a run on another host is a copy, which that host may change: the pointer has the name as it was typed.
-    """
+    """The name that a run was given, and whether the caller's own records say so: a plan of another host may change,
+    and the pointer does not."""
     if run_roots.is_remote(run.root):
         pointer = remote_record.read(run.folder)
         return pointer and pointer.name, True

@@ -159,11 +159,9 @@ def _process(pid: int) -> Process | None:
 
 
 def end(targets: Sequence[Target], grace: float = TERM_GRACE) -> list[list[Process]]:
-    """End every process of the runs: TERM, after the grace KILL, both for all runs at once. Without a grace, KILL.
-
-    The shells go last, so that they can still write down how their children ended. Returns, for each run, the processes
-    that outlived even KILL, which the kernel holds in an uninterruptible wait.
-    """
+    """End every process of the runs: TERM, after the grace KILL, both for all runs at once. The shells go last, so that
+    they can still write down how their children ended. Returns, for each run, the processes that outlived even KILL,
+    which the kernel holds in an uninterruptible wait."""
     if grace > 0:
         _signal(_without_shells(targets), signal.SIGTERM)
         _wait(targets, grace)

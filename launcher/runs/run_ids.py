@@ -43,8 +43,6 @@ COMPARED = 1000
 
 
 class Match(NamedTuple):
-    """What a person's text named: a run, or a sweep."""
-
     id: str
     is_sweep: bool
     is_exact: bool = True
@@ -52,8 +50,6 @@ class Match(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Runs that have a text as their name."""
-
     own: Sequence[str] = ()
     """Those that the caller gave it."""
     given: Sequence[str] = ()

@@ -15,8 +15,6 @@ from launcher.runs.store import UNFINISHED, Run, read
 
 
 class Selection(NamedTuple):
-    """The run, or the runs of the sweep, that a text names."""
-
     sweep: str | None
     runs: tuple[Run, ...]
     is_exact: bool = True
@@ -63,10 +61,7 @@ def newest(roots: Iterable[str], count: int) -> list[Run]:
 
 
 def find(text: str, roots: Sequence[str]) -> Selection:
-    """The run or sweep that the text names in the roots, or the run whose folder it is.
-
-    Raises `UsageError` where it names none, or several.
-    """
+    """What the text names in the roots, or the run whose folder it is. Raises `UsageError` for none, or several."""
     return find_all([text], roots)[0]
 
 

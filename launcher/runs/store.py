@@ -108,7 +108,7 @@ def make_root(root: Path, *, shared: bool = False) -> None:
 
 
 def make_folder(folder: Path, *, shared: bool) -> None:
-    """Make a folder of a run, for its user alone or for the group of the root. Raises `FileExistsError`."""
+    """Raises `FileExistsError`."""
     records.make_folder(folder)
     if shared:
         folder.chmod(0o2750)
@@ -212,10 +212,7 @@ def read_or_empty(path: str | Path, own_in: str | None = None) -> dict[str, Any]
 
 
 def read(cls: type[T], path: str | Path, only: Collection[str] = (), own_in: str | None = None) -> T:
-    """The record in the file, of one of the types of `schema`, without what is missing, damaged or of another type.
-
-    `only` names the fields that are wanted, where not all are.
-    """
+    """The record in the file, of a type of `schema`; see `decode`."""
     return decode(cls, read_or_empty(path, own_in), only)[0]
 
 

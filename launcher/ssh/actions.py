@@ -32,10 +32,8 @@ def request_stop(wanted: Iterable[Run]) -> None:
 
 
 def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float) -> dict[Run, str]:
-    """End runs as `stopping.cancel` does. Returns the reasons for runs that could not be ended.
-
-    Hosts of runs that are known to have ended are not asked: they may be gone.
-    """
+    """As `stopping.cancel`. Returns why runs could not be ended. Hosts of ended runs are not asked: they may be
+    gone."""
     why: dict[Run, str] = {}
     for address, group in by_address(run for run in wanted if not is_settled(run)).items():
         try:
@@ -97,7 +95,6 @@ def _resumed(asked: Sequence[str], answer: Any) -> list[str]:
 
 
 def _each(check: Callable[[Any, str], T], count: int) -> Callable[[Any], tuple[T, ...]]:
-    """What admits an answer with an item for each of so many runs."""
     return lambda answer: admit.list_of(check, count, count)(answer, "its answer")
 
 

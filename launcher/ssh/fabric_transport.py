@@ -62,7 +62,6 @@ def _close(channel: Any) -> None:
 
 
 def _open(connection: Strict, address: Address) -> None:
-    """Open one hop. Raises `Unavailable`."""
     place = connection.settings.place
     try:
         connection.open()

@@ -26,8 +26,6 @@ from launcher.ssh.remote_status import look_again
 
 
 class Progress:
-    """How far a fetch is, for the person who waits."""
-
     def __init__(self, run: str) -> None:
         self.run, self.files, self.here, self.bytes, self.total = run, 0, 0, 0, 0
 
@@ -43,8 +41,6 @@ class Progress:
 
 
 class Fetched(NamedTuple):
-    """The result of a fetch."""
-
     files: int
     bytes: int
     gone: tuple[str, ...]
@@ -52,10 +48,8 @@ class Fetched(NamedTuple):
 
 
 def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
-    """Fetch every file of a run that is missing or different here. Raises `LauncherError`; what arrived is kept.
-
-    A lost connection is retried, unless the host has never answered.
-    """
+    """Fetch every file of a run that is missing or different here, again after a lost connection, unless the host has
+    never answered. Raises `LauncherError`; what arrived is kept."""
     pointer = remote_record.required(run)
     progress = Progress(run.id)
     with waiting.shown(lambda: str(progress)):
@@ -146,11 +140,8 @@ def _make(folder: Path) -> None:
 
 
 def _receive(folder: Path, wanted: _Listed, here: int, head: Mapping[str, Any], answers: Iterator[Any]) -> int:
-    """Receive one file, of which so many bytes are here: written aside, checked, renamed. Returns the bytes that were
-    sent.
-
-    Raises `Refused`, `LauncherError` for a damaged file, and `OSError`.
-    """
+    """Receive one file, of which so many bytes are `here`: written aside, checked, renamed. Returns how many were sent.
+    Raises `Refused`, `LauncherError` for a damaged file, and `OSError`."""
     admit.group(head, "an answer about a file", "size", "mtime", "offset")
     size, mtime = admitted(Stamp, [head["size"], head["mtime"]], "a file")
     unchanged = (size, mtime) == wanted[1:]

@@ -179,7 +179,6 @@ def connect(address: Address) -> Host:
 
 
 def close_all() -> None:
-    """Close every connection of this process."""
     for host in _hosts.values():
         with contextlib.suppress(OSError):
             host.close()

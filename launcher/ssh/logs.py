@@ -20,8 +20,6 @@ from launcher.ssh.host import connect
 
 
 class _Head(NamedTuple):
-    """The description of a piece of a log."""
-
     place: LogOffset
     sizes: Annotated[tuple[int, ...], admit.list_of(functools.partial(admit.whole, most=PIECE), len(NAMES), len(NAMES))]
     """Bytes of stdout and stderr that follow."""

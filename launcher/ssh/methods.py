@@ -9,8 +9,6 @@ from launcher.runs.store import ARMS, BLOCK, ENDED, FAILED
 
 
 class Request(NamedTuple):
-    """The limits of one request."""
-
     seconds: float = 60.0
     """Deadline of the answer, or of each of its parts."""
     size: int = 2**20

@@ -52,10 +52,8 @@ class Reply(NamedTuple):
 
 
 def states_of_remote(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
-    """The state of each run, in the same order. `follow` brings their metrics too.
-
-    Runs of a host that does not answer are unreachable, with their last known state.
-    """
+    """The state of each run, in the same order; of a host that does not answer, the last known. `follow` brings their
+    metrics too."""
     groups = by_address(run for run in wanted if not is_settled(run, follow))
     replies: dict[Run, Reply] = {}
     if groups:
@@ -98,10 +96,8 @@ def _next(answers: queue.SimpleQueue[dict[Run, Reply] | BaseException]) -> dict[
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
-    """Look even if the run is known to have ended: files may have changed, or another launcher resumed it.
-
-    Raises `LauncherError`, and then nothing changes.
-    """
+    """Look even if the run is known to have ended: files may have changed, or another launcher resumed it. Raises
+    `LauncherError`, and then nothing changes."""
     ((_, reply),) = _replies(connect(pointer.address), {run: pointer}, [run], False)
     if not reply.state.finished:
         store.mark_unfinished(Path(run.root), run.id)
@@ -123,7 +119,7 @@ def _remembered(run: Run, follow: bool) -> State:
 
 
 def _ask(address: Address, group: dict[Run, Pointer], follow: bool) -> dict[Run, Reply]:
-    """Ask one host about its runs, and keep its answers. Raises nothing: a bad host must not affect others."""
+    """Raises nothing: a bad host must not affect others."""
     rest, replies, until = list(group), dict[Run, Reply](), time.monotonic() + LONGEST_LOOK
     while rest and time.monotonic() < until:
         try:
@@ -184,7 +180,6 @@ def measured(folder: Path, name: str) -> list[Any]:
 
 
 def _kept(run: Run, pointer: Pointer, answer: Answer | str) -> Reply:
-    """Keep an answer about a run."""
     if isinstance(answer, str):
         return Reply(_unreachable(run, answer))
     state = answer.state

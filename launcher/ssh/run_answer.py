@@ -90,11 +90,8 @@ def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | Non
 
 
 def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
-    """Where the new part of the metrics begins, the part, and whether there is more.
-
-    `have` is how many bytes the client has and `end` a digest of the last ones: after a resumed run cut its metrics
-    back, all of them are new.
-    """
+    """Where the new part of the metrics begins, the part, and whether there is more. `have` is how many bytes the
+    client has, `end` a digest of the last ones: after a resumed run cut its metrics back, all of them are new."""
     try:
         stream = open(path, "rb")  # noqa: SIM115 (closed below)
     except FileNotFoundError:

@@ -113,10 +113,8 @@ def _configuration(address: Address) -> Mapping[str, Sequence[str]]:
 
 
 def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program of OpenSSH's client and return its output, whatever its exit code. Raises `Unavailable`.
-
-    The commands of `Match exec` in the SSH configuration end with it.
-    """
+    """The output of a program of OpenSSH's client, whatever its exit code. The commands of `Match exec` in the SSH
+    configuration end with it. Raises `Unavailable`."""
     pipe = subprocess.PIPE
     try:
         started = subprocess.Popen(

@@ -35,8 +35,6 @@ def _content(value: Any, what: str, most: int) -> bytes:
 
 
 class File(NamedTuple):
-    """A small file that changed."""
-
     stamp: Stamp
     content: Annotated[bytes, functools.partial(_content, most=LONGEST_SMALL)]
 
@@ -49,8 +47,6 @@ class Metrics(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A host's checked answer about one run."""
-
     state: State
     time: Annotated[int, functools.partial(admit.whole, most=2**33)]
     """The host's, in seconds since 1970."""
