@@ -50,11 +50,8 @@ def check_memory(spec: JobSpec, gpus: Sequence[Gpu], device: str, devices: int) 
 def advice(
     spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices: int, capability: tuple[int, int] | None
 ) -> tuple[str, ...]:
-    """Sentences for people: epsilons that float16 loses, sizes that defeat tensor cores, layer by layer, and memory.
-
-    `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes; `capability` that of
-    the GPUs, None where it is unknown.
-    """
+    """Sentences for people. `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all
+    nodes; `capability` that of the GPUs, None where it is unknown."""
     training = spec.training
     sentences = [*_advice_on_instances(gpus), *_advice_on_faults(gpus)] if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
@@ -86,8 +83,7 @@ _ON_A_CPU = {
 
 
 def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[str]:
-    """The layers that `amp.gemm` converts and leaves out, and what isn't known before the job starts. `devices` is the
-    number of them on all nodes."""
+    """The layers that `amp.gemm` converts and leaves out, and what isn't known before the job starts."""
     gemm = spec.training.amp.gemm
     if gemm == HALF:
         return
@@ -118,7 +114,7 @@ def _advice_on_faults(gpus: Sequence[Gpu]) -> Iterator[str]:
 
 
 def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int, devices: int) -> Iterator[str]:
-    """The least memory needed for `share` samples at once on a device, where that is much of the smallest GPU."""
+    """For `share` samples at once on a device."""
     memory = _memory(gpus)
     weights, sample = _least_memory(spec, devices), _outputs(spec) * ITEM[dtype]
     needed = weights + share * sample

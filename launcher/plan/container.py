@@ -34,11 +34,8 @@ WORKERS = ("LAUNCHER_WORKERS",)
 
 
 def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int) -> ContainerPlan | None:
-    """The container that a job asks for on this host, or None for no container. `gpus` is its devices by index, or None
-    where they are chosen when it starts.
-
-    Raises `SettingsError` for what can't be, `Unavailable` for a runtime that this host hasn't got or can't use.
-    """
+    """The container that a job asks for, or None. `gpus` is its devices by index, None where they are chosen when it
+    starts. Raises `SettingsError`, and `Unavailable` for a runtime that this host hasn't got or can't use."""
     launch = spec.launch
     kind = ALIASES.get(launch.container.kind, launch.container.kind)
     if kind == "none":
@@ -136,7 +133,6 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
 
 
 def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
-    """How a plan's container is started with this command."""
     from launcher.containers.runtimes import wrap
 
     assert plan.container is not None
@@ -253,8 +249,8 @@ def _with_step(runtime: Runtime, spec: JobSpec) -> Runtime:
 
 
 def _mounts(plan: Plan) -> tuple[Mount, ...]:
-    """Code, run folder and data, where they are on the host: the trainer's words mean the same on both sides. And those
-    that were asked for."""
+    """Code, run folder and data, where they are on the host, so that the trainer's words mean the same on both sides;
+    and those that were asked for."""
     own = [
         Mount(source=plan.code_dir, target=plan.code_dir, read_only=True),
         Mount(source=plan.run_dir, target=plan.run_dir),

@@ -13,10 +13,8 @@ from launcher.probe.facts import Facts, Gpu
 
 
 def choose(spec: JobSpec, facts: Facts) -> tuple[tuple[Gpu, ...], int]:
-    """The GPUs that a job may get, and how many of them on each node. Raises `SettingsError` for what isn't there.
-
-    Of Slurm's none is known before the job runs: it chooses them.
-    """
+    """The GPUs that a job may get, and how many of them on each node; Slurm's are not known before it runs. Raises
+    `SettingsError` for what isn't there."""
     launch = spec.launch
     if isinstance(launch.cluster, SlurmCluster):
         return (), _of_a_node(spec, launch.cluster, facts)

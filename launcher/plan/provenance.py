@@ -56,13 +56,12 @@ def origins(cell: Cell, spec: JobSpec, decided: Mapping[str, Any]) -> list[Origi
 
 
 def decided(plan: Plan) -> dict[str, Any]:
-    """What planning made of a job's settings."""
     own = {"gpus": plan.gpus, "python": plan.python, "name": plan.name, "run_root": plan.run_root}
     return {**plan.settings, **own, "cluster": plan.cluster}
 
 
 def _defaults(spec: JobSpec) -> dict[str, Any]:
-    """What each key of such a job is where nothing sets it, by dotted key."""
+    """By dotted key."""
     of_job = {"train": plain(spec.recipe.settings()), "cluster": plain(type(spec.launch.cluster)())}
     return leaves({**defaults(), **of_job})
 

@@ -98,11 +98,9 @@ def with_framework(spec: JobSpec, facts: Facts) -> tuple[JobSpec, tuple[str, ...
 
 
 def _working_folder(spec: JobSpec, facts: Facts) -> str:
-    """The folder in which a script of this machine starts; empty for a folder of the run's own.
-
-    A single run on this machine starts in the current folder. Another machine has no such folder, and several runs
-    would overwrite each other's files in it.
-    """
+    """The folder in which a script of this machine starts; empty for one of the run's own. Where none is named, a
+    single run on this machine starts in the current one: another machine has no such folder, and several runs would
+    overwrite each other's files in it."""
     launch = spec.launch
     is_single_and_local = addresses.of(launch.cluster) is None and not spec.swept
     folder = launch.workdir or ("." if is_single_and_local else OWN_FOLDER)

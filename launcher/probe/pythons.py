@@ -73,8 +73,7 @@ TELL = (
 
 
 def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The version of that Python and the frameworks that it can import. `searched` is the PYTHONPATH of the job, as
-    `job_environment.search_path` has it."""
+    """Its version, and its frameworks with theirs. `searched` is from `job_environment.search_path`."""
     if python == sys.executable:
         folders = _folders()
         entries = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
@@ -97,7 +96,7 @@ def _folders() -> dict[str, Path]:
 
 
 def _version(builds: Sequence[str], folder: Path) -> str:
-    """The version of the package in this folder, of the first of its builds that is installed."""
+    """Of the first of its builds that is installed."""
     there = os.listdir(folder)
     for distribution, plus, build in (name.partition("+") for name in builds):
         start, end = f"{distribution.replace('-', '_')}-", ".dist-info"

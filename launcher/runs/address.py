@@ -75,7 +75,7 @@ def check_destination(destination: str, key: str) -> None:
 
 
 def of(cluster: Any) -> Address | None:
-    """Where a cluster of `launcher.config.schema` is; None for this machine."""
+    """The host that a cluster of `launcher.config.schema` is reached at; None for this machine."""
     destination = getattr(cluster, "host", None) or getattr(cluster, "login", None)
     if destination is None:
         return None

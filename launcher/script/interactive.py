@@ -47,10 +47,8 @@ SHELL = Inside()
 
 def script(plan: Plan, *, token: str, attempt: int | None, inside: Inside = SHELL) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
-
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them. `inside` is what is started.
-    """
+    GPUs are taken as a job takes them. `inside` is what is started."""
     takes_gpus = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
     sections = [
@@ -58,7 +56,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, inside: Inside = SHEL
         f"umask 077\nLAUNCHER_CODE={to_bash(plan.code_dir)}",
         # So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal.
         f'{{ exec {{LAUNCHER_HELD}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$LAUNCHER_HELD"',
-        *(_mark_open(plan) if plan.up else ()),
+        _mark_open(plan) if plan.up else "",
         _environment(plan),
         "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
@@ -98,10 +96,10 @@ def _mark(plan: Plan) -> str:
     return f"{plan.run_dir}/{terminals.MARK}"
 
 
-def _mark_open(plan: Plan) -> tuple[str, ...]:
-    """Lines that hold the mark of an open terminal, which `ls` reads."""
+def _mark_open(plan: Plan) -> str:
+    """The line that holds the mark of an open terminal, which `ls` reads."""
     mark = to_bash(_mark(plan))
-    return (f'{{ exec {{LAUNCHER_OPEN}}>>{mark}; }} 2>/dev/null && touch {mark} && flock --shared "$LAUNCHER_OPEN"',)
+    return f'{{ exec {{LAUNCHER_OPEN}}>>{mark}; }} 2>/dev/null && touch {mark} && flock --shared "$LAUNCHER_OPEN"'
 
 
 def _environment(plan: Plan) -> str:

@@ -168,7 +168,6 @@ def _settings(plan: Plan) -> Iterator[str]:
 
 
 def _notify(plan: Plan) -> Iterator[str]:
-    """What `notify.sh` reads."""
     if not plan.notify:
         return
     members = {"run": plan.run_id, "name": plan.name, "folder": plan.run_dir, "words": list(plan.words)}

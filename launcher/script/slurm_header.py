@@ -11,7 +11,6 @@ from launcher.plan.model import Plan
 
 
 def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
-    """The `#SBATCH` lines of a plan."""
     return [f"#SBATCH {option}" for option in options(plan, log=log, array=array)]
 
 

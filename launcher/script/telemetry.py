@@ -77,7 +77,7 @@ class Series(NamedTuple):
 
 
 class Telemetry(NamedTuple):
-    """All telemetry of a run, by attempt, node and device."""
+    """By attempt, node and device."""
 
     gpus: tuple[Series, ...] = ()
     hosts: tuple[Series, ...] = ()
@@ -182,7 +182,6 @@ def _number(text: str) -> float | None:
 
 
 def peak(series: Sequence[Series], name: str) -> float | None:
-    """The maximum over all samples, None without any."""
     return max((value for device in series for value in device.known(name)), default=None)
 
 
@@ -223,6 +222,5 @@ def node_of(run: Path, attempt: int, number: int) -> str:
 
 
 def mean(series: Sequence[Series], name: str) -> float | None:
-    """The mean over all samples, None without any."""
     known = [value for device in series for value in device.known(name)]
     return sum(known) / len(known) if known else None

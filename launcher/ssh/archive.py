@@ -37,7 +37,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @functools.cache
 def archive() -> tuple[str, bytes]:
-    """The SHA-256 and the zip, which are the same for the same modules."""
+    """The SHA-256 and the zip. The same modules always give the same bytes."""
     running = Path(launcher.__path__[0]).parent
     data = running.read_bytes() if running.is_file() else _packed()  # a file: this is the agent
     return hashlib.sha256(data).hexdigest(), data

@@ -18,7 +18,7 @@ _MOST_LINES = 5000
 
 
 def make(project: UvProject, facts: Facts, address: Address | None, *, shared: bool) -> None:
-    """Make the environment that a host's facts name. Raises `LauncherError`."""
+    """Make the environment that a host's facts name, with its progress on stderr. Raises `LauncherError`."""
     place, name = uv_environment.place(facts.run_root, facts.uid if shared else None), facts.uv
     if address is None:
         store.make_root(place.parent, shared=shared)

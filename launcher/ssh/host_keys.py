@@ -59,7 +59,7 @@ def known(name: str, files: Iterable[str]) -> HostKeys:
 
 
 def of_host(host: str, port: int, alias: str | None, files: Iterable[str]) -> HostKeys:
-    """What is known of a host at a port; of one with an alias (HostKeyAlias) by that alone."""
+    """What is known of a host at a port, or of its alias (HostKeyAlias) alone."""
     files = tuple(files)
     if alias or port == 22:
         return known(alias or host, files)
