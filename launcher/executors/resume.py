@@ -55,7 +55,8 @@ def resume_here(
         goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
         chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
         plans = [changed[run] for run in chosen]
-        begun = {run for run in wanted if _has_begun(run.folder)}
+        # An attempt waits for other runs until the file that names them goes.
+        begun = {run for run in wanted if store.attempts(run.path) and not (run.folder / dependency.FILE).exists()}
         plans = [_after_now(plan, run, begun, chosen) for run, plan in zip(chosen, plans, strict=True)]
         for run, plan in zip(chosen, plans, strict=True):
             bring_code(record.from_json(recorded[run]), plan)
@@ -100,11 +101,6 @@ def _after_now(plan: Plan, run: Run, begun: Collection[Run], chosen: Sequence[Ru
     again = {other.id for other in chosen}
     kept = [f"{kind}:{name}" for kind, name in dependency.parse(plan.after) if name in again]
     return dataclasses.replace(plan, after=",".join(kept) or None)
-
-
-def _has_begun(folder: Path) -> bool:
-    """Whether a run no longer waits for others: here, an attempt waits until the file that names them goes."""
-    return bool(store.attempts(folder)) and not (folder / dependency.FILE).exists()
 
 
 def bring_code(before: Plan, plan: Plan) -> None:

@@ -61,7 +61,8 @@ def forget_secrets(run: Run) -> None:
 
 def runs_in(root: str) -> list[Run]:
     """The runs in the caller's trash of a root."""
-    return [Run(str(taken), name) for taken in _taken(root) for name in selection.run_names(str(taken))]
+    oldest_first = sorted(taken for folder in ownership.own_folders(root, FOLDER) for taken in folder.iterdir())
+    return [Run(str(taken), name) for taken in oldest_first for name in selection.run_names(str(taken))]
 
 
 def root_of(run: Run) -> str:
@@ -140,11 +141,6 @@ def told(root: str, *, there: bool = False) -> str:
         f"in the trash {place}: {len(runs)} run{'s' * (len(runs) > 1)}, {units.size(sum(map(size, runs)))}; `mv` to "
         f"{root} brings one back; {freed}"
     )
-
-
-def _taken(root: str) -> list[Path]:
-    """The folders of each `rm` in the caller's trashes of a root, oldest first."""
-    return sorted(taken for folder in ownership.own_folders(root, FOLDER) for taken in folder.iterdir())
 
 
 def _made(root: str) -> Path:

@@ -123,7 +123,8 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         devices=chosen.devices,
         user=chosen.user,
         cache=plan.own_folder(CACHE),
-        name=_name(plan),
+        # Nodes of a rehearsal may share one engine, so a node's container carries its number.
+        name=plan.run_id if plan.nodes == 1 else EnvArg("SLURM_NODEID", before=f"{plan.run_id}-"),
         network=chosen.network,  # type: ignore[arg-type]
         ipc=chosen.ipc,  # type: ignore[arg-type]
         shm_bytes=chosen.shm_bytes,
@@ -268,8 +269,3 @@ def _mounts(plan: Plan) -> tuple[Mount, ...]:
     saved = f"{plan.run_dir}/checkpoints"
     saves = (dataclasses.replace(mount, source=saved) if mount.source == OWN_FOLDER else mount for mount in chosen)
     return (*own, *saves)
-
-
-def _name(plan: Plan) -> str | EnvArg:
-    """Nodes of a rehearsal may share one engine, so a node's container carries its number."""
-    return plan.run_id if plan.nodes == 1 else EnvArg("SLURM_NODEID", before=f"{plan.run_id}-")

@@ -49,7 +49,8 @@ def _precision(plan: Plan) -> str:
 
 def resources(plan: Plan) -> str:
     """What one run asks its cluster for, and what it leaves to the cluster; empty on this machine."""
-    limit = _limit(plan.cluster.get("time"))
+    time = plan.cluster.get("time")
+    limit = f"time limit {_count(int(time), 'minute') if time.isdecimal() else time}" if time else ""
     if plan.cluster["kind"] == "local":
         return limit
     devices = f"{_count(plan.gpus, f'{plan.gpu_type} GPU'.strip())} per node" if plan.gpus else "no GPU"
@@ -68,10 +69,6 @@ def resources(plan: Plan) -> str:
         asked.append(f"may be preempted ({plan.preemption.mode}, {plan.preemption.grace} s of grace)")
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]
     return ", ".join(asked) + (f"; the cluster decides {', '.join(left)}" if left else "")
-
-
-def _limit(time: str | None) -> str:
-    return f"time limit {_count(int(time), 'minute') if time.isdecimal() else time}" if time else ""
 
 
 def _count(number: int, noun: str) -> str:

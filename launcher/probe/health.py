@@ -13,6 +13,7 @@ from pathlib import Path
 
 from amp_launcher.world import cgroup_limits
 from launcher.containers.programs import output
+from launcher.probe.host import existing
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
@@ -60,7 +61,7 @@ def read(run_root: str) -> Host:
         memory_mib=cgroup_limits.memory() // 2**20,
         bash=_bash(),
         lacking=tuple(program for program in ("setsid", "flock") if shutil.which(program) is None),
-        free_mib=shutil.disk_usage(_existing(Path(run_root).expanduser().absolute())).free // 2**20,
+        free_mib=shutil.disk_usage(existing(Path(run_root).expanduser().absolute())).free // 2**20,
         tmp=tmp,
         tmp_free_mib=shutil.disk_usage(tmp).free // 2**20,
         tmp_noexec=bool(os.statvfs(tmp).f_flag & os.ST_NOEXEC),
@@ -88,12 +89,6 @@ def _bash() -> tuple[int, ...]:
         r"(\d+) (\d+)", output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"], seconds=20) or ""
     )
     return (int(match[1]), int(match[2])) if match else ()
-
-
-def _existing(path: Path) -> Path:
-    while not os.path.exists(path):
-        path = path.parent
-    return path
 
 
 def _is_nvidia_gpu(device: Path) -> bool:

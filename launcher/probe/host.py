@@ -22,7 +22,7 @@ from launcher.config.paths import expanded
 from launcher.config.schema import OWN_FOLDER
 from launcher.errors import Unavailable, UsageError
 from launcher.probe import gpu_probing, pythons, torch_build
-from launcher.probe.facts import GPU_VARIABLES, ContainerFacts, Facts, SlurmFacts
+from launcher.probe.facts import GPU_VARIABLES, ContainerFacts, Facts
 from launcher.probe.questions import Questions
 from launcher.runs import ownership
 
@@ -57,6 +57,11 @@ def facts_of(asked: Questions) -> Facts:
     gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
+    slurm = None
+    if asked.slurm:
+        from launcher.probe import slurm_probing
+
+        slurm = slurm_probing.probe()
     named = {*asked.folders, *asked.inputs, *(folder for folder in asked.workdirs if folder != OWN_FOLDER)}
     return Facts(
         host=os.uname().nodename,
@@ -86,7 +91,7 @@ def facts_of(asked: Questions) -> Facts:
         real_paths=dict(_real_paths(asked.inputs)),
         environment=job_environment.standard(os.environ),
         code=Code(digest="", root=""),
-        slurm=_slurm() if asked.slurm else None,
+        slurm=slurm,
         ends_at_logout=ends_at_logout(_user()),
         containers=_containers(asked) if contained else None,
     )
@@ -137,12 +142,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
         return str(os.getuid())
-
-
-def _slurm() -> SlurmFacts:
-    from launcher.probe.slurm_probing import probe as probe_slurm
-
-    return probe_slurm()
 
 
 def _containers(asked: Questions) -> ContainerFacts:
@@ -200,11 +199,16 @@ def _filesystem(folder: Path) -> str:
     return best[1]
 
 
+def existing(path: Path) -> Path:
+    """The folder, or the nearest one above that is there."""
+    while not os.path.exists(path):  # Path.exists raises without permission
+        path = path.parent
+    return path
+
+
 def _run_root_problem(run_root: Path, shared: bool) -> str:
     """Why run folders can't be made there; changes nothing."""
-    place = run_root
-    while not os.path.exists(place):  # Path.exists raises without permission
-        place = place.parent
+    place = existing(run_root)
     if not place.is_dir():
         return f"{place} is not a folder"
     if not os.access(place, os.W_OK | os.X_OK):

@@ -30,7 +30,7 @@ def project(specs: Sequence[JobSpec]) -> UvProject | None:
     for spec in specs:
         if spec.launch.python == uv_project.WORD:
             named = next(iter(job_files.scripts([spec])), None)
-            start = _absolute(named).parent if named else Path.cwd()
+            start = expanded(named).resolve().parent if named else Path.cwd()
             starts[start] = f"beside {named}" if named else "in the current folder"
     found = [uv_project.find(start, where) for start, where in starts.items()]
     if len({(one.lock, one.member) for one in found}) > 1:
@@ -75,11 +75,6 @@ def _locked(of_uv: UvProject | None) -> dict[str, str]:
     return {module: locked[name] for module, names in builds.items() for name in names if name in locked}
 
 
-def _absolute(named: str) -> Path:
-    """The script as it was named, absolute, with links and `..` resolved. Raises `UsageError` for no home folder."""
-    return expanded(named).resolve()
-
-
 def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Path]]:
     """The scripts of the jobs as they were named, and the files that are sent along, by their names in the snapshot."""
     names = job_files.scripts(specs)
@@ -91,7 +86,7 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
     files: dict[str, Path] = {}
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
     for named in names:
-        path = _absolute(named)
+        path = expanded(named).resolve()
         user_code.check_script(named, path, alone=bare)
         its = [spec for spec in specs if spec.launch.script == named]
         if all(spec.training.train.command for spec in its):

@@ -75,7 +75,8 @@ TELL = (
 def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Its version, and its frameworks with theirs. `searched` is from `job_environment.search_path`."""
     if python == sys.executable:
-        folders = _folders()
+        specs = {module: importlib.util.find_spec(module) for module in PACKAGES}
+        folders = {name: Path(spec.origin or "/").parent.parent for name, spec in specs.items() if spec is not None}
         entries = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
         if searched or entries.isdisjoint(map(os.path.abspath, folders.values())):
             versions = {module: _version(PACKAGES[module], folder) for module, folder in folders.items()}
@@ -87,12 +88,6 @@ def look_into(python: str, searched: Mapping[str, str]) -> tuple[str, dict[str, 
         return "", {}
     lines = done.stdout.split("\n")
     return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
-
-
-def _folders() -> dict[str, Path]:
-    """Module -> the folder in which this Python finds it."""
-    specs = {module: importlib.util.find_spec(module) for module in PACKAGES}
-    return {module: Path(spec.origin or "/").parent.parent for module, spec in specs.items() if spec is not None}
 
 
 def _version(builds: Sequence[str], folder: Path) -> str:

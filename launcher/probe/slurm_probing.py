@@ -73,6 +73,7 @@ def nodes_away(partition: str | None) -> list[str]:
 def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[str, str]) -> SlurmFacts:
     """Facts from the output of `scontrol show config` and `sinfo`; `hostname` is this machine's name."""
     values = _values(settings)
+    here = (hostname, "localhost", "::1")
     rows: dict[str, list[list[str]]] = {}
     for line in nodes:
         fields = line.split("|")
@@ -108,7 +109,7 @@ def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[s
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
         preempts_by_signal="send_user_signal" in values.get("PreemptParameters", ""),
-        nodes_are_here=all(_is_here(row[5], hostname) for of_name in rows.values() for row in of_name),
+        nodes_are_here=all(row[5] in here or row[5].startswith("127.") for of_name in rows.values() for row in of_name),
     )
 
 
@@ -120,7 +121,3 @@ def _count(text: str) -> int:
     """The number at the start of a field, which is `64+` for nodes that differ."""
     digits = re.match(r"\d*", text)
     return int(digits[0]) if digits and digits[0] else 0
-
-
-def _is_here(address: str, hostname: str) -> bool:
-    return address in (hostname, "localhost", "::1") or address.startswith("127.")

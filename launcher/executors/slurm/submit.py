@@ -53,7 +53,9 @@ def start(folders: Sequence[Path], planned: Sequence[Plan]) -> None:
     if image and image.pull and not Path(image.image).exists():  # it may have come since the plan was made
         after = [f"afterok:{_pull(folders[0], planned[0])}", *after]
     if len(folders) == 1:
-        _submit_one(folders[0], after)
+        (folder,) = folders
+        answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
+        _submit({folder: str(folder / "launch.log")}, False, folder / "run.sh", answer, after)
         return
     shapes: dict[tuple[str, ...], list[tuple[Path, Plan]]] = {}
     for folder, plan in zip(folders, planned, strict=True):
@@ -88,11 +90,6 @@ def image_script(plan: Plan, *, log: str) -> str:
         "exec " + " ".join(map(to_bash, argv)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _submit_one(folder: Path, after: Sequence[str]) -> None:
-    answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
-    _submit({folder: str(folder / "launch.log")}, False, folder / "run.sh", answer, after)
 
 
 def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequence[str]) -> None:

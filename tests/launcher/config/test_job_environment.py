@@ -19,7 +19,7 @@ from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors import backends, execute
 from launcher.plan.resolve import resolve
-from launcher.probe import host
+from launcher.probe import host, slurm_probing
 from launcher.probe.facts import Script
 from launcher.probe.questions import questions
 from tests.launcher.config.conftest import Refusal
@@ -100,7 +100,7 @@ def test_a_plan_finds_the_packages_that_its_job_searches(
     (tmp_path / "train.py").write_text("import paddle\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "lib")
-    monkeypatch.setattr(host, "_slurm", lambda: LOGIN.slurm)
+    monkeypatch.setattr(slurm_probing, "probe", lambda: LOGIN.slurm)
     spec = spec_of(*recipe.split(), *place.split(), "device=cpu", "amp=o0", "python=/usr/bin/python3")
     plan = resolve(
         spec,
