@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,11 +21,15 @@ T = TypeVar("T")
 
 
 class SettingsError(ValueError):
-    """An invalid request: the message names the value, the choices and the place."""
+    """An invalid request: the message names the value, the choices and the place.
 
-    def __init__(self, message: str, key: str = "") -> None:
+    `key` is the setting that is wrong, without it the one that the message begins with, as `batch=0 is too small`.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
-        self.key = key
+        named = re.match(r"([\w.]+)[=:]", message)
+        self.key = key if key is not None else named[1] if named else ""
 
 
 class NotText(SettingsError):

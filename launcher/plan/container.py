@@ -44,14 +44,10 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     from launcher.containers import find, preflight
 
     if launch.image is None:
-        raise SettingsError(
-            f"container={kind} needs image=: a name of `image list`, a registry's image, or a file", "container"
-        )
+        raise SettingsError(f"container={kind} needs image=: a name of `image list`, a registry's image, or a file")
     slurm = isinstance(launch.cluster, SlurmCluster)
     if kind == "pyxis" and not slurm:
-        raise SettingsError(
-            "container=pyxis is a plugin of Slurm; say cluster=slurm, or another container", "container"
-        )
+        raise SettingsError("container=pyxis is a plugin of Slurm; say cluster=slurm, or another container")
     known = facts.containers
     assert known is not None, "the prober gives facts of containers where one is asked for"
     try:
@@ -60,9 +56,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         raise Unavailable(str(error)) from None
     check_release(spec, facts, launch.image, count)
     if launch.container.pull and not (slurm and kind == "apptainer"):
-        raise SettingsError(
-            "container.pull=true is for cluster=slurm with container=apptainer; leave it out", "container.pull"
-        )
+        raise SettingsError("container.pull=true is for cluster=slurm with container=apptainer; leave it out")
     if not known.image_pull:
         image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
         find.check_image(image, launch.image, known.architecture, runtime.kind)

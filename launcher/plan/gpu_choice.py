@@ -28,7 +28,7 @@ def device(spec: JobSpec, facts: Facts, count: int) -> Device:
     chosen: Device = asked if asked != "auto" else ("cuda" if count else "cpu")
     if chosen == "cuda" and not count:
         why = facts.gpu_problem or f"{facts.host} has {_what_is_there(facts)}"
-        raise SettingsError(f"device=cuda, and this job has no GPU: {why}; say device=cpu", "device")
+        raise SettingsError(f"device=cuda, and this job has no GPU: {why}; say device=cpu")
     return chosen
 
 
@@ -70,7 +70,6 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
                 raise SettingsError(
                     f"visible_gpus={show(launch.visible_gpus)}: there is no GPU {index} on {facts.host}, "
                     f"which has {_what_is_there(facts)}",
-                    "visible_gpus",
                 )
         chosen = tuple(by_index[index] for index in launch.visible_gpus)
     elif launch.gpus is None:
@@ -81,7 +80,7 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
     if launch.gpus is not None and launch.gpus.kind:
         fitting = tuple(gpu for gpu in chosen if gpu_names.is_of_type(gpu.name, launch.gpus.kind))
     if launch.gpus is not None and launch.gpus > len(fitting):
-        raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
+        raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}")
     return fitting
 
 
@@ -104,7 +103,6 @@ def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
         raise SettingsError(
             f"train.processes={wanted}: each process takes a GPU, and no node of partition {partition.name} has more "
             f"than {available}; say gpus={available} to share them, or device=cpu",
-            "train.processes",
         )
     return int(wanted)
 

@@ -55,29 +55,22 @@ def check_profiler(spec: JobSpec, facts: Facts, device: str) -> None:
             raise SettingsError(
                 "profile=framework runs inside the process, and train.bare=true starts the script alone; "
                 "say profile=nsys",
-                "profile",
             )
         return
     if device == "cpu":
-        raise SettingsError(
-            f"profile={profile.tool} records GPUs, and this job runs on a CPU; say profile=framework", "profile"
-        )
+        raise SettingsError(f"profile={profile.tool} records GPUs, and this job runs on a CPU; say profile=framework")
     if launch.nodes > 1:
-        raise SettingsError(
-            f"profile={profile.tool} with nodes={launch.nodes}: it records one node; say nodes=1", "profile"
-        )
+        raise SettingsError(f"profile={profile.tool} with nodes={launch.nodes}: it records one node; say nodes=1")
     contained = launch.container.kind != "none"
     if profile.tool == "dlprof" and not _has_dlprof(launch):
         raise SettingsError(
             "profile=dlprof needs one of NVIDIA's images from 19.09 to 21.12 that hold it (`image list` tells which), "
             "and recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys, or "
             "image.is=ngc-tensorflow:21.04 of an image that is one of them under another name",
-            "profile",
         )
     if not contained and launch.cluster.kind == "local" and profile.tool not in facts.profilers:
         raise SettingsError(
             f"profile={profile.tool}: there is no {profile.tool} on the PATH of {facts.host}; say profile=framework",
-            "profile",
         )
 
 

@@ -72,7 +72,7 @@ def _check_whole(plan: Plan) -> None:
         ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
     ):
         if not right:
-            raise SettingsError(f"{key}={getattr(plan, key)} is no plan's", key)
+            raise SettingsError(f"{key}={getattr(plan, key)} is no plan's")
 
 
 def _cluster(values: Mapping[str, Any]) -> dict[str, Any]:

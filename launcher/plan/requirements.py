@@ -34,9 +34,8 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
             raise SettingsError(
                 f"data.download=true: data={data.name} can't be downloaded without its owner's permission; get it from "
                 f"{layout.source}, and name its folder with data.dir",
-                "data.download",
             )
-        raise SettingsError(f"data.download=true: data={data.name} needs no files; leave it out", "data.download")
+        raise SettingsError(f"data.download=true: data={data.name} needs no files; leave it out")
     if not layout.files:
         return
     wanted = ", or ".join(" and ".join(names) for names in layout.files)
@@ -50,12 +49,12 @@ def check_data(spec: JobSpec, facts: Facts) -> None:
         return
     there = facts.folders.get(data.dir)
     if there is None:
-        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}{help}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} is not a folder; it should hold {wanted}{fetch}{help}")
     lacking = [_lacking(layout, names, there) for names in layout.files]
     if all(lacking):
         what = f"lacks {', '.join(lacking[0])}" if len(lacking) == 1 else f"holds none of {wanted}"
         compressed = " (or the same with .gz)" if layout.gzip else ""
-        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{help}", "data.dir")
+        raise SettingsError(f"data.dir={data.dir} {what}{compressed}{fetch}{help}")
     if spec.recipe.check_files is not None:
         sizes = {path: facts.file_sizes[path] for path in data_files(spec) if path in facts.file_sizes}
         spec.recipe.check_files(spec.training, sizes)
@@ -84,14 +83,13 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     if facts.python_problem:
         raise SettingsError(facts.python_problem, "python")
     if not facts.python_version and facts.uv_is_made:
-        raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
+        raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=")
     version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal()) or PYTHON_FLOOR
     bare = spec.recipe.name == "script" and spec.training.train.bare
     if version < PYTHON_FLOOR and not bare:
         raise SettingsError(
             f"python={facts.python} on {facts.host} is {facts.python_version}, and trainers need "
             f"{'.'.join(map(str, PYTHON_FLOOR))}; name a newer one with python=, or use a container",
-            "python",
         )
     if framework not in (*facts.packages, "none") and not bare and not is_loaded(spec, facts):
         others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
@@ -131,7 +129,6 @@ def notify(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     if name not in facts.programs:
         raise SettingsError(
             f"notify={command}: {facts.host} has no program {name} that you can run; say the path of one that it has",
-            "notify",
         )
     return (facts.programs[name], *arguments)
 
@@ -154,7 +151,7 @@ def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
     framework = spec.training.framework
     problem, remedy = build_problem(framework, facts, gpus)
     if problem and spec.launch.container.kind == "none" and not spec.launch.cluster.setup:
-        raise SettingsError(f"framework={framework}: {problem}; {remedy}", "framework")
+        raise SettingsError(f"framework={framework}: {problem}; {remedy}")
 
 
 def build_problem(framework: str, facts: Facts, gpus: Sequence[Gpu]) -> tuple[str, str]:

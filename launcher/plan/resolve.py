@@ -195,7 +195,7 @@ def _check_root(spec: JobSpec, facts: Facts) -> None:
     refuse_control_characters("run_root", facts.run_root)
     if facts.run_root_problem:
         root = spec.launch.run_root
-        raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder", "run_root")
+        raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder")
 
 
 _PLACE = (_check_root, requirements.check_data, requirements.check_secrets, slurm_check.check_request)

@@ -38,7 +38,6 @@ def restrict(spec: JobSpec, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
         raise SettingsError(
             f"visible_gpus={show(launch.visible_gpus)} contradicts {name}={value} of this shell, which leaves {shown}; "
             f"name some of these, or unset {name}",
-            "visible_gpus",
         )
     sentence = f"{name}={value} of this shell leaves {shown} of the {len(facts.gpus)} of {facts.host}"
     if left:

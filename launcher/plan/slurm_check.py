@@ -101,7 +101,7 @@ def _partitions(cluster: SlurmCluster, slurm: SlurmFacts) -> list[Partition]:
     for name in cluster.partition.split(","):
         if name not in known:
             choices = f"{', '.join(known)}{nearest(name, known)}"
-            raise SettingsError(f"cluster.partition={name} is not one of {choices}", "cluster.partition")
+            raise SettingsError(f"cluster.partition={name} is not one of {choices}")
     return [known[name] for name in cluster.partition.split(",")]
 
 
@@ -115,7 +115,7 @@ def check_resources(cluster: SlurmCluster, nodes: int, gpus: Gpus | None, slurm:
     if not partition.up:
         raise SettingsError(f"partition {partition.name} is down; name another", "cluster.partition")
     if nodes > partition.nodes:
-        raise SettingsError(f"nodes={nodes}: partition {partition.name} has {partition.nodes}", "nodes")
+        raise SettingsError(f"nodes={nodes}: partition {partition.name} has {partition.nodes}")
     if gpus is not None and gpus.kind:
         _check_type(gpus, partition)
     memory = partition.memory_mib_per_node
@@ -125,14 +125,13 @@ def check_resources(cluster: SlurmCluster, nodes: int, gpus: Gpus | None, slurm:
         ("cluster.mem", cluster.mem, _mebibytes(cluster.mem), memory or math.inf, f"{memory // 1024}G"),
     ):
         if (wanted or 0) > most:
-            raise SettingsError(f"{key}={asked}: no node of partition {partition.name} has more than {shown}", key)
+            raise SettingsError(f"{key}={asked}: no node of partition {partition.name} has more than {shown}")
     if cluster.time is not None:
         wanted = slurm_units.minutes(cluster.time)
         limit = partition.max_minutes
         if limit is not None and (wanted is None or wanted > limit):
             raise SettingsError(
                 f"cluster.time={cluster.time} is over the {limit} minutes that partition {partition.name} allows",
-                "cluster.time",
             )
 
 
@@ -142,10 +141,10 @@ def _check_type(gpus: Gpus, partition: Partition) -> None:
     if most is None:
         named = [name for name in partition.gpu_types if name]
         there = f"has GPUs of type {', '.join(named)}{nearest(gpus.kind, named)}" if named else "names no type of GPUs"
-        raise SettingsError(f"gpus={gpus}: partition {partition.name} {there}", "gpus")
+        raise SettingsError(f"gpus={gpus}: partition {partition.name} {there}")
     if gpus > most:
         raise SettingsError(
-            f"gpus={gpus}: no node of partition {partition.name} has more than {most} of type {gpus.kind}", "gpus"
+            f"gpus={gpus}: no node of partition {partition.name} has more than {most} of type {gpus.kind}"
         )
 
 
@@ -153,14 +152,14 @@ def _mebibytes(text: str | None) -> int:
     try:
         return slurm_units.mebibytes(text) if text is not None else 0
     except ValueError as error:
-        raise SettingsError(f"cluster.mem={error}", "cluster.mem") from None
+        raise SettingsError(f"cluster.mem={error}") from None
 
 
 def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:
     """A folder that only this machine has would lose every run. Nodes that are this machine share all it has."""
     for odd, why in (("%", "Slurm expands % in paths"), ("\\", "Slurm takes \\ out of paths")):
         if odd in facts.run_root:
-            raise SettingsError(f"run_root={facts.run_root}: {why}; name another folder", "run_root")
+            raise SettingsError(f"run_root={facts.run_root}: {why}; name another folder")
     if slurm.nodes_are_here:
         return
     local = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")
@@ -168,5 +167,4 @@ def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:
         where = f"{facts.host}'s own {facts.run_root_filesystem or 'disk'}"
         raise SettingsError(
             f"run_root={facts.run_root} is on {where}, which the nodes do not share; name a folder that they do",
-            "run_root",
         )

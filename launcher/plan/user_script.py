@@ -49,11 +49,9 @@ def choose(spec: JobSpec, facts: Facts | None) -> ScriptPlan | None:
         workdir = _working_folder(spec, facts)
         root, named = _in_checkout(spec, facts, workdir)
         if workdir == "/" and launch.container.kind != "none":
-            raise SettingsError(
-                "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
-            )
+            raise SettingsError("workdir=/ can't be mounted into a container; name a folder, or say workdir=run")
         if launch.workdir in facts.missing:
-            raise SettingsError(f"workdir={launch.workdir}: there is no such folder", "workdir")
+            raise SettingsError(f"workdir={launch.workdir}: there is no such folder")
     inputs = _inputs(launch, workdir, facts) if facts else {}
     return ScriptPlan(
         file=file,
@@ -92,7 +90,6 @@ def with_framework(spec: JobSpec, facts: Facts) -> tuple[JobSpec, tuple[str, ...
         raise SettingsError(
             f"amp={training.amp.level}: {note}, and {has} none, so nothing can apply it; say amp=o0, or name another "
             "Python with python=",
-            "amp",
         )
     return dataclasses.replace(spec, training=dataclasses.replace(training, framework=found)), (note,)
 
@@ -151,7 +148,7 @@ def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:
                 "own with links"
             )
         if problem:
-            raise SettingsError(f"script.inputs={show([path])}: {problem}", "script.inputs")
+            raise SettingsError(f"script.inputs={show([path])}: {problem}")
         by_name[name] = absolute
     if workdir:
         return {}
@@ -216,7 +213,6 @@ def is_ngc_tensorflow1(spec: JobSpec) -> bool:
         raise SettingsError(
             f"image={launch.image}: its name does not say whether it holds NVIDIA's TensorFlow 1, whose variables "
             "decide on mixed precision; say which it is, as image.is=ngc-tensorflow1:19.08, or image.is=other",
-            "image",
         )
     return release is not None and release.framework == "tensorflow" and catalogue.parse(release.version) < (2,)
 

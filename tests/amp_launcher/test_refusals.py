@@ -174,3 +174,16 @@ def test_a_precision_or_loss_scale_that_no_device_has_is_refused(line):
 @pytest.mark.parametrize("line", GEMM)
 def test_a_number_format_that_a_network_cannot_have_is_refused(line):
     assert GEMM[line] in str(refusal("gpt", line.split(" ")))
+
+
+@pytest.mark.parametrize(
+    ("error", "key"),
+    [
+        (SettingsError("checkpoint.keep=0 must be at least 1"), "checkpoint.keep"),
+        (SettingsError("secrets.token: there is no such file"), "secrets.token"),
+        (SettingsError("recipe=gpt needs more memory", "train"), "train"),
+        (SettingsError("write a,b=c"), ""),
+    ],
+)
+def test_a_refusal_is_of_the_key_that_it_begins_with_unless_it_names_another(error, key):
+    assert error.key == key
