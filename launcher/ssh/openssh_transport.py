@@ -55,33 +55,31 @@ class OpenSsh:
             bufsize=0,
             start_new_session=True,
         )
-        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
-            assert pipe is not None
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._pipes = (self._child.stdin, self._child.stdout, self._child.stderr)
+        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
+        for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
 
     def read(self, timeout: float) -> bytes:
-        assert self._child.stdout and self._child.stderr
-        out, err = self._child.stdout.fileno(), self._child.stderr.fileno()
-        deadline, watched = time.monotonic() + timeout, [out, err]
+        deadline, watched = time.monotonic() + timeout, [self._out, self._err]
         while (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select(watched, [], [], left)
-            if err in ready and not self._read_stderr():
-                watched.remove(err)
-            if out in ready:
-                return os.read(out, 2**16)
+            if self._err in ready and not self._read_stderr():
+                watched.remove(self._err)
+            if self._out in ready:
+                return os.read(self._out, 2**16)
         raise Stalled
 
     def write(self, data: bytes, timeout: float) -> None:
-        assert self._child.stdin and self._child.stderr
-        to, rest = self._child.stdin.fileno(), memoryview(data)
-        deadline = time.monotonic() + timeout
+        rest, deadline = memoryview(data), time.monotonic() + timeout
         while rest:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Stalled
-            _, writable, _ = select.select([], [to], [], left)
+            _, writable, _ = select.select([], [self._in], [], left)
             try:
-                rest = rest[os.write(to, rest) if writable else 0 :]
+                rest = rest[os.write(self._in, rest) if writable else 0 :]
             except BrokenPipeError:
                 return
 
@@ -100,22 +98,20 @@ class OpenSsh:
         return None
 
     def close(self) -> None:
-        assert self._child.stdin and self._child.stdout and self._child.stderr
         with contextlib.suppress(OSError):
-            self._child.stdin.close()
+            self._pipes[0].close()
         try:
             self._child.wait(2)  # the far side ends with its input
         except subprocess.TimeoutExpired:
             self._child.terminate()
             self._child.wait()
-        self._child.stdout.close()
-        self._child.stderr.close()
+        for pipe in self._pipes[1:]:
+            pipe.close()
 
     def _read_stderr(self) -> bool:
         """Read what ssh wrote to stderr. False if there is nothing now, or it was closed."""
-        assert self._child.stderr
         try:
-            text = os.read(self._child.stderr.fileno(), KEPT)
+            text = os.read(self._err, KEPT)
         except BlockingIOError:
             return False
         self._stderr = (self._stderr + text)[-KEPT:]
