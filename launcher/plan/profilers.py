@@ -29,13 +29,8 @@ def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, 
         ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
         return ("nsys", "profile", *shared, *(ranged if in_range else ()), f"--output={run_dir}/{FOLDER}/nsys")
     if tool == "ncu":
-        shared = ("--target-processes=all", "--force-overwrite")
-        return (
-            "ncu",
-            *shared,
-            *(("--profile-from-start=off",) if in_range else ()),
-            f"--export={run_dir}/{FOLDER}/ncu",
-        )
+        shared, off = ("--target-processes=all", "--force-overwrite"), ("--profile-from-start=off",)
+        return ("ncu", *shared, *(off if in_range else ()), f"--export={run_dir}/{FOLDER}/ncu")
     if tool == "dlprof":
         node = (f"--key_node={profile['key_node']}",) if profile["key_node"] else ()
         asked = profile.get("reports")  # plans of before it was a key lack it

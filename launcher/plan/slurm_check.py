@@ -57,10 +57,8 @@ def with_cpus(spec: JobSpec, facts: Facts, gpus: int) -> tuple[JobSpec, tuple[st
     names = ",".join(known.name for known in partitions)
     origin = f"the share of a GPU in partition {names}" if shares else "no partition shows its share"
     launch = dataclasses.replace(spec.launch, cluster=dataclasses.replace(cluster, cpus=share * gpus))
-    each = f"{share} CPU{'s' * (share > 1)} for each GPU"
-    return dataclasses.replace(spec, launch=launch), (
-        f"{each} ({origin}); cluster.cpus=N takes another number per node",
-    )
+    each = f"{share} CPU{'s' * (share > 1)} for each GPU ({origin})"
+    return dataclasses.replace(spec, launch=launch), (f"{each}; cluster.cpus=N takes another number per node",)
 
 
 def capability(cluster: SlurmCluster, facts: Facts, kind: str = "") -> tuple[int, int] | None:

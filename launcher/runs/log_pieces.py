@@ -60,11 +60,10 @@ def piece(
         for name, offset in zip(NAMES, place[1:], strict=True)
     )
     after = LogOffset(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
-    if any(len(text) > PIECE // 2 for text in texts):
-        return Piece(after, (texts[0], texts[1]), more=True, ended=False, state=state)
-    if state is not None and newer and attempt is None:
-        return Piece(LogOffset(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)
-    return Piece(after, (texts[0], texts[1]), more=False, ended=over, state=state)
+    more = any(len(text) > PIECE // 2 for text in texts)
+    if not more and state is not None and newer and attempt is None:
+        after, more = LogOffset(newer[0]), True
+    return Piece(after, (texts[0], texts[1]), more=more, ended=over and not more, state=state)
 
 
 def _path(run: Run, attempt: int, name: str) -> Path:

@@ -93,16 +93,14 @@ def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
     """Where the new part of the metrics begins, the part, and whether there is more. `have` is how many bytes the
     client has, `end` a digest of the last ones: after a resumed run cut its metrics back, all of them are new."""
     try:
-        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+        with open(path, "rb") as stream:
+            stream.seek(max(0, have - 256))
+            if hashlib.sha256(stream.read(min(have, 256))).hexdigest() != end:
+                have = 0
+            stream.seek(have)
+            part = stream.read(PIECE)
     except FileNotFoundError:
         return [0, ""], False
-    with stream:
-        stream.seek(max(0, have - 256))
-        if hashlib.sha256(stream.read(min(have, 256))).hexdigest() != end:
-            have = 0
-        stream.seek(have)
-        part = stream.read(PIECE)
-        if len(part) == PIECE:
-            part = part[: part.rfind(b"\n") + 1] or part
-            return [have, part.decode("utf-8", "surrogateescape")], True
-        return [have, part.decode("utf-8", "surrogateescape")], False
+    if more := len(part) == PIECE:
+        part = part[: part.rfind(b"\n") + 1] or part
+    return [have, part.decode("utf-8", "surrogateescape")], more
