@@ -152,7 +152,7 @@ def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     for folder, record in files.items():
         if not record.owner.mine or record.copied or record.copy_of:
             continue  # its files could name a plugin for Slurm's programs to load, or a process of the caller's
-        name = record.submission.queue if record.submission else None
+        name = record.submitted.queue
         if record.submission is None and record.status and record.status.process:
             name = "direct"  # its launcher was killed between starting it and writing that down
         if name in BACKENDS:
@@ -163,8 +163,7 @@ def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
 def _named(files: Files) -> str:
     if files.copied:
         return f": {COPIED}"
-    name = files.submission.queue if files.submission else None
-    return f" by the name of {name}" if name else ""
+    return f" by the name of {files.submitted.queue}" if files.submitted.queue else ""
 
 
 def _backend(name: str) -> Backend:

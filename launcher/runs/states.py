@@ -114,9 +114,8 @@ def needs_liveness(files: Files) -> bool:
 
 def answering(files: Files) -> Identity | None:
     """The run's process: its shell once that has written its status, before that the one that starts it."""
-    status, submission = status_of(files), files.submission
-    own = processes.complete(status.process) if status else None
-    return own or (processes.complete(submission.process) if submission else None)
+    status = status_of(files) or Status()
+    return processes.complete(status.process) or processes.complete(files.submitted.process)
 
 
 def judge(files: Files, liveness: Liveness | None) -> State:
