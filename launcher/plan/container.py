@@ -112,7 +112,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         passed=(ATTEMPT, SPEC, *((CHECKPOINTS,) if plan.script else ()), *_rendezvous(plan)),
         secrets=plan.secrets,
         exports=f"{plan.run_dir}/{job_environment.FILE}" if plan.inherited or plan.passed else "",
-        mounts=_mounts(plan),
+        mounts=_mounts(plan, chosen.mounts),
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
         devices=chosen.devices,
         user=chosen.user,
@@ -243,7 +243,7 @@ def _with_step(runtime: Runtime, spec: JobSpec) -> Runtime:
     return dataclasses.replace(runtime, command=tuple(words))
 
 
-def _mounts(plan: Plan) -> tuple[Mount, ...]:
+def _mounts(plan: Plan, chosen: tuple[Mount, ...]) -> tuple[Mount, ...]:
     """Code, run folder and data, where they are on the host, so that the trainer's words mean the same on both sides;
     and those that were asked for."""
     own = [
@@ -253,13 +253,12 @@ def _mounts(plan: Plan) -> tuple[Mount, ...]:
     if plan.script and plan.script.workdir and not plan.script.in_image:
         own.append(Mount(source=plan.script.workdir, target=plan.script.workdir))
     if plan.script:
-        asked = {posixpath.normpath(mount.target) for mount in plan.container.mounts} if plan.container else set()
+        asked = {posixpath.normpath(mount.target) for mount in chosen}
         inputs = dict.fromkeys(plan.script.inputs.values())
         own += [Mount(source=path, target=path, read_only=True) for path in inputs if path not in asked]
     data = plan.settings["data"]
     if data["dir"]:
         own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))
-    chosen = plan.container.mounts if plan.container else ()
     saved = f"{plan.run_dir}/checkpoints"
     saves = (dataclasses.replace(mount, source=saved) if mount.source == OWN_FOLDER else mount for mount in chosen)
     return (*own, *saves)

@@ -50,28 +50,23 @@ class Fetched(NamedTuple):
 def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
     """Fetch every file of a run that is missing or different here, again after a lost connection, unless the host has
     never answered. Raises `LauncherError`; what arrived is kept."""
-    pointer = remote_record.required(run)
-    progress = Progress(run.id)
-    with waiting.shown(lambda: str(progress)):
-        return _fetched(run, pointer, folder, say, progress)
-
-
-def _fetched(run: Run, pointer: Pointer, folder: Path, say: Callable[[str], None], progress: Progress) -> Fetched:
+    pointer, progress = remote_record.required(run), Progress(run.id)
     total, retries, reached = Fetched(0, 0, ()), Retries(), False
-    while True:
-        try:
-            for name, size in _fetch(run, pointer, folder, progress):
-                if size is None:
-                    total = total._replace(gone=(*total.gone, name))
-                else:
-                    total = total._replace(files=total.files + 1, bytes=total.bytes + size)
-                retries.begin_anew()
-            return total
-        except Unreachable as error:
-            reached = reached or isinstance(error, Lost)
-            if not reached:
-                raise
-            retries.wait(error, say)
+    with waiting.shown(lambda: str(progress)):
+        while True:
+            try:
+                for name, size in _fetch(run, pointer, folder, progress):
+                    if size is None:
+                        total = total._replace(gone=(*total.gone, name))
+                    else:
+                        total = total._replace(files=total.files + 1, bytes=total.bytes + size)
+                    retries.begin_anew()
+                return total
+            except Unreachable as error:
+                reached = reached or isinstance(error, Lost)
+                if not reached:
+                    raise
+                retries.wait(error, say)
 
 
 def _fetch(run: Run, pointer: Pointer, folder: Path, progress: Progress) -> Iterator[tuple[str, int | None]]:

@@ -7,9 +7,8 @@ import functools
 import json
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from amp_launcher import records
 from launcher.code import code_store
@@ -63,22 +62,13 @@ def submit(data: bytes) -> list[str]:
         with run_roots.locked(lock := place / f".submitting.{came_from['token']}"):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
-                _start(new, message)
+                secrets = {plan.run_id: own for plan, own in zip(asked, message["secrets"], strict=True)}
+                populate = [functools.partial(_write_secrets, plan, secrets[plan.run_id]) for plan in new]
+                submission.submit(new, came_from, passed=message["passed"], populate=populate)
             lock.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
     return [plan.run_id for plan in asked]
-
-
-def _start(new: Sequence[Plan], message: Mapping[str, Any]) -> None:
-    ids = [plan["run_id"] for plan in message["plans"]]
-    secrets = dict(zip(ids, message["secrets"], strict=True))
-    submission.submit(
-        new,
-        message["came_from"],
-        passed=message["passed"],
-        populate=[functools.partial(_write_secrets, plan, secrets[plan.run_id]) for plan in new],
-    )
 
 
 def _write_secrets(plan: Plan, secrets: Mapping[str, str], folder: Path) -> None:
