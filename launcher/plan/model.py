@@ -291,11 +291,6 @@ class Plan:
         """A folder of the run root that is one user's alone."""
         return f"{self.run_root}/{name}" if self.shared is None else f"{self.run_root}/{name}-{self.shared}"
 
-    @property
-    def trainer_argv(self) -> tuple[str, ...]:
-        """The trainer's own part of the command: its module and the run folder, which has all the rest."""
-        return (self.trainer, f"run={self.run_dir}")
-
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
         return self.at(f"{self.run_root}/{run_id}")

@@ -27,14 +27,11 @@ def command(plan: Plan) -> tuple[Word, ...]:
 
 
 def _lines(plan: Plan) -> list[tuple[Word, ...]]:
-    """The words of the command, a line each as they are best read: each module with its `-m`, then a word a line."""
+    """The words of the command, a line each as they are best read: each module with its `-m`."""
     bare = plan.script is not None and plan.script.bare
-    own: list[tuple[Word, ...]]
+    own: list[tuple[Word, ...]] = [("-m", plan.trainer), (f"run={plan.run_dir}",)]
     if plan.script and bare:  # as its user would type it
         own = [(plan.script.file_in(plan.code_dir), *plan.script.arguments)]
-    else:
-        module, *words = plan.trainer_argv
-        own = [("-m", module), *((word,) for word in words)]
     profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
     if plan.script and plan.script.command:
         return [(*profiler, *own[0])]

@@ -38,7 +38,7 @@ COMMANDS = {
 def test_the_profiler_stands_in_front_of_the_whole_command(tool: str) -> None:
     words = COMMANDS[tool].split()
     alone = plan_of("amp=o1", "gpus=1", "visible_gpus=[0]", f"profile={tool}")
-    assert command(alone) == (*words, "/opt/venv/bin/python", "-m", *alone.trainer_argv)
+    assert command(alone) == (*words, "/opt/venv/bin/python", "-m", alone.trainer, f"run={alone.run_dir}")
     both = command(plan_of("amp=o1", "batch=256", f"profile={tool}"))
     started = ("/opt/venv/bin/python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
     assert both[: len(words) + 6] == (*words, *started)
