@@ -96,10 +96,8 @@ ask_to_stop() { # why, as far as is known before Slurm is asked
 
 hear_late() { # at an attempt's end: its ranks hear Slurm's TERM too, and may end before the step that waits for it acts
   [ -z "${LAUNCHER_ASKED-}" ] || return 0
-  case $(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null) in
-    *" PreemptTime="[1-9]*) LAUNCHER_ASKED=preemption ;;
-    *) return 0 ;;
-  esac
+  [[ $(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null) = *" PreemptTime="[1-9]* ]] || return 0
+  LAUNCHER_ASKED=preemption
   ! declare -F notice >/dev/null || notice preempted "is preempted" '' &
 }
 
