@@ -30,9 +30,11 @@ def taken_back(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # an interrupt and a full disk too
-        new = store.read(Submission, folder / "submission.json")
+        record = folder / "submission.json"
+        new = store.read(Submission, record)
         nowhere = new.queue != "slurm" or run_files.is_refused(new)
-        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and nowhere):
+        again = record.is_file() and record.read_bytes() != (held[record] or (None, 0))[0]
+        if again and not (isinstance(error, UsageError | StartRefused) and nowhere):
             raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():
             _restore(path, was)
@@ -42,13 +44,6 @@ def taken_back(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder / store.SECRETS, ignore_errors=True)
         store.clear_unfinished(folder.parent, folder.name)
         raise
-
-
-def _is_new(folder: Path, held: dict[Path, tuple[bytes, int] | None]) -> bool:
-    """Whether the run was submitted again."""
-    path = folder / "submission.json"
-    was = held[path]
-    return path.is_file() and (was is None or path.read_bytes() != was[0])
 
 
 def _restore(path: Path, was: tuple[bytes, int] | None) -> None:
