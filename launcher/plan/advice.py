@@ -53,7 +53,7 @@ def advice(
     """Sentences for people. `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all
     nodes; `capability` that of the GPUs, None where it is unknown."""
     training = spec.training
-    sentences = [*_advice_on_instances(gpus), *_advice_on_faults(gpus)] if device == "cuda" else []
+    sentences = list(_advice_on_gpus(gpus)) if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
     sentences += filter(None, [adam_epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
@@ -97,7 +97,7 @@ def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> It
         yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"
 
 
-def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
+def _advice_on_gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
     """Source: NVIDIA, MIG User Guide: a CUDA program sees one instance, the first where a whole GPU is named to it."""
     cut = [str(gpu.index) for gpu in gpus if gpu.partitioned]
     if cut:
@@ -105,9 +105,6 @@ def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
             f"GPU {', '.join(cut)} {'is' if len(cut) == 1 else 'are'} cut into MIG instances: a process sees the first "
             "of them alone, and how much memory that has isn't known here"
         )
-
-
-def _advice_on_faults(gpus: Sequence[Gpu]) -> Iterator[str]:
     for gpu in gpus:
         if gpu.fault:
             yield f"GPU {gpu.index}: {gpu.fault}; it is taken where no other is free"

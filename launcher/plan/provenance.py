@@ -28,7 +28,8 @@ class Origin:
 
 def origins(cell: Cell, spec: JobSpec, decided: Mapping[str, Any]) -> list[Origin]:
     """Every setting of a job, in the order of the code that reads them; `decided` is what planning made of them."""
-    baseline = _defaults(spec)
+    of_job = {"train": plain(spec.recipe.settings()), "cluster": plain(type(spec.launch.cluster)())}
+    baseline = leaves({**defaults(), **of_job})
     places: dict[str, str] = {}
     for file in cell.composed.files:
         for key, value in file.values.items():
@@ -58,12 +59,6 @@ def origins(cell: Cell, spec: JobSpec, decided: Mapping[str, Any]) -> list[Origi
 def decided(plan: Plan) -> dict[str, Any]:
     own = {"gpus": plan.gpus, "python": plan.python, "name": plan.name, "run_root": plan.run_root}
     return {**plan.settings, **own, "cluster": plan.cluster}
-
-
-def _defaults(spec: JobSpec) -> dict[str, Any]:
-    """By dotted key."""
-    of_job = {"train": plain(spec.recipe.settings()), "cluster": plain(type(spec.launch.cluster)())}
-    return leaves({**defaults(), **of_job})
 
 
 def _shown(key: str, value: Any) -> Any:
