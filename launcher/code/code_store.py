@@ -115,7 +115,7 @@ def files(target: Path) -> dict[str, Path]:
 def _check_owners(folder: Path, root: str) -> None:
     """Raises `UsageError` for anything in the folder that another user made."""
     for entry in os.scandir(folder):
-        owner = ownership.of_file(entry.stat(follow_symlinks=False), root)
+        owner = ownership.of_uid(entry.stat(follow_symlinks=False).st_uid, root)
         if not owner.mine:
             raise UsageError(
                 f"{entry.path} {ownership.described(owner)}: the code in {folder} is not run. Delete it, or name "

@@ -8,7 +8,6 @@ import functools
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,9 @@ from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from launcher.ssh import environment_client
 
+LOCK = ".resume"
+"""Of a run's folder: two launchers that resume it at once would start it twice."""
+
 
 def resume_here(
     wanted: Sequence[Run],
@@ -45,7 +47,7 @@ def resume_here(
     ownership.refuse_other_users("resume", wanted)
     with contextlib.ExitStack() as locks:
         for run in wanted:
-            locks.enter_context(alone(run.folder))
+            locks.enter_context(run_roots.alone_with(run.folder, LOCK, "resumed"))
         seen = backends.states_of(wanted, fresh=True)
         recorded = {row.run: values_of(row) for row in seen}
         before = {run: record.of_run(values, run.path) for run, values in recorded.items()}
@@ -215,11 +217,6 @@ def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
                 f"secrets.{name} of {plan.run_id} ended with it; say secrets.{name}=FILE again, or secrets.{name} for "
                 "its value in this shell"
             )
-
-
-def alone(folder: Path) -> AbstractContextManager[None]:
-    """Lock a run: two launchers that resume it at once would start it twice. Raises `UsageError`."""
-    return run_roots.alone_with(folder, ".resume", "resumed")
 
 
 def prepare_resume(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:

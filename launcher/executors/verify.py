@@ -20,7 +20,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends, plan_changes, resume, submission
 from launcher.plan import record
 from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
-from launcher.runs import ownership, run_ids, store
+from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.schema import ResultRecord
 from launcher.runs.store import SECRETS, Run
 
@@ -54,7 +54,7 @@ def verify_here(
     under the run id `name` and with `token` in its provenance, where these are given. Raises `LauncherError`, and then
     nothing is left."""
     ownership.refuse_other_users("verify", [run])
-    with resume.alone(run.folder):
+    with run_roots.alone_with(run.folder, resume.LOCK, "resumed"):
         (row,) = backends.states_of([run], fresh=True)
         values = resume.values_of(row)
         before = record.of_run(values, run.path)

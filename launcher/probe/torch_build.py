@@ -27,7 +27,7 @@ _CUDA, _ARCHITECTURE = re.compile(r"(\d{1,3}\.\d{1,3})?"), re.compile(r"(sm|comp
 
 def read(python: str) -> TorchBuild | None:
     """The build of that Python's torch; None where it has none, or can't be asked."""
-    origin = _output(python, _LOCATE).strip()
+    origin = (output([python, "-c", _LOCATE], folder="/") or "").strip()
     try:
         status = os.stat(Path(origin).parent / "version.py")
     except OSError:
@@ -37,7 +37,7 @@ def read(python: str) -> TorchBuild | None:
     if (known := _build(store.read_or_empty(kept))) is not None:
         return known
     try:
-        values = json.loads(_output(python, _ASK).strip().rpartition("\n")[2])
+        values = json.loads((output([python, "-c", _ASK], folder="/") or "").strip().rpartition("\n")[2])
     except ValueError:
         return None
     if (build := _build(values)) is not None:
@@ -47,10 +47,6 @@ def read(python: str) -> TorchBuild | None:
         except OSError:
             pass  # a home that can't be written to: it is asked again next time
     return build
-
-
-def _output(python: str, program: str) -> str:
-    return output([python, "-c", program], folder="/") or ""
 
 
 def _build(values: object) -> TorchBuild | None:

@@ -42,9 +42,9 @@ def of(path: str | os.PathLike[str], root: str) -> Owner:
     """Who that file or folder in a run root belongs to: of a link, both it and what it leads to have to be the
     caller's. Raises `OSError`."""
     status = os.lstat(path)
-    owner = _of(status.st_uid, root)
+    owner = of_uid(status.st_uid, root)
     if owner.mine and stat.S_ISLNK(status.st_mode):
-        owner = _of(os.stat(path).st_uid, root)
+        owner = of_uid(os.stat(path).st_uid, root)
     return owner
 
 
@@ -54,11 +54,6 @@ def is_mine(path: str | os.PathLike[str], root: str) -> bool:
         return of(path, root).mine
     except OSError:
         return False
-
-
-def of_file(status: os.stat_result, root: str) -> Owner:
-    """The owner of a file in a run root, from its `os.fstat`."""
-    return _of(status.st_uid, root)
 
 
 def own_folders(root: str, name: str) -> list[Path]:
@@ -122,7 +117,8 @@ def may_write(status: os.stat_result) -> bool:
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _of(uid: int, root: str) -> Owner:
+def of_uid(uid: int, root: str) -> Owner:
+    """The owner of a file of that uid in a run root."""
     if uid != os.geteuid():
         return Owner(False, _name(uid))
     return _of_overflow_uid(root) if uid == _OVERFLOW_UID else MINE

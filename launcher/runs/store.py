@@ -186,7 +186,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
         opened = safe_files.regular(os.fspath(path), os.O_RDONLY)
         try:
             file = os.fstat(opened)
-            if own_in is not None and not (owner := ownership.of_file(file, own_in)).mine:
+            if own_in is not None and not (owner := ownership.of_uid(file.st_uid, own_in)).mine:
                 raise Damaged(f"{path} {ownership.described(owner)}")
             if file.st_size > admit.LARGEST_RECORD:
                 raise Damaged(f"{path} has {file.st_size} bytes, more than a record may")
