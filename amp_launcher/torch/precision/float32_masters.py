@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -67,6 +68,9 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
     def add(self, optimizer: Optimizer) -> None:
         super().add(optimizer)
         self._add_masters(optimizer)
+        for name in ("train", "eval"):  # schedule-free optimizers move their weights in these
+            if call := getattr(optimizer, name, None):
+                setattr(optimizer, name, functools.partial(self._call_on_masters, optimizer, call))
 
     def _renew_masters_alone(self) -> None:
         """As far as it needs no other rank."""
@@ -110,6 +114,16 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
             super().backward(loss, optimizer)
         finally:
             self._masters.end_backward()
+
+    def _call_on_masters(self, optimizer: Optimizer, call: Callable[..., Any], *given: Any) -> Any:
+        self._renew_masters()
+        self._masters.put(optimizer)
+        try:
+            returned = call(*given)
+            self._masters.round(optimizer)
+        finally:
+            self._masters.take(optimizer)
+        return returned
 
     def _begin_step(self, optimizer: Optimizer, clip: float | None) -> None:
         masters = self._masters

@@ -261,3 +261,51 @@ def test_a_parameter_that_takes_the_place_of_another_has_a_master() -> None:
     master = precision.master_parameters()["1.weight"]
     assert master.dtype == torch.float32 and not torch.equal(master, before)
     assert torch.equal(master.to(net[1].weight.dtype), net[1].weight)
+
+
+class TowardsFirst(torch.optim.SGD):
+    """As schedule-free optimizers do, it evaluates other weights than it trains: here halfway to the first ones."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight].setdefault("z", weight.clone())
+        super().step()
+
+    @torch.no_grad()
+    def move(self, share: float) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if "z" in self.state[weight]:
+                    weight.lerp_(end=self.state[weight]["z"], weight=share)
+
+    def eval(self) -> None:
+        self.move(0.5)
+
+    def train(self) -> None:
+        self.move(-1.0)
+
+
+def test_an_optimizers_own_train_and_eval_move_masters() -> None:
+    torch.manual_seed(0)
+    precision, model = of("o2", "bfloat16"), nn.Linear(8, 8, bias=False)
+    first = model.weight.detach().clone()
+    model, optimizer = precision.prepare(model, TowardsFirst(model.parameters(), lr=0.3))
+    optimizer.train()
+    step(precision, model, optimizer, INPUTS)
+    trained = precision.master_parameters()["weight"].detach().clone()
+    optimizer.eval()
+    halfway = precision.master_parameters()["weight"].detach().clone()
+    assert torch.equal(halfway, trained.lerp(first, 0.5))
+    assert torch.equal(model.weight, halfway.bfloat16())
+    saved = stored(model.state_dict(), optimizer.state_dict())
+    optimizer.train()
+    assert torch.equal(precision.master_parameters()["weight"], halfway.lerp(first, -1.0))
+    step(precision, model, optimizer, INPUTS)
+    end = precision.master_parameters()["weight"].detach().clone()
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    optimizer.train()
+    step(precision, model, optimizer, INPUTS)
+    assert torch.equal(precision.master_parameters()["weight"], end)
