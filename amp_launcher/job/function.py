@@ -102,6 +102,16 @@ def leave_reason(run: str, reason: str) -> None:
         os.replace(f"{path}.new", path)
 
 
+def set_submitit_job(run: str) -> None:
+    """Set what `submitit.JobEnvironment()` reads: the run as a job of one task, wherever it runs."""
+    folder, run_id = os.path.split(run)
+    os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=run_id)
+    os.environ.update(SUBMITIT_LOCAL_NTASKS="1", SUBMITIT_LOCAL_JOB_NUM_NODES="1")
+    os.environ.update(
+        dict.fromkeys(("SUBMITIT_LOCAL_NODEID", "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID"), "0")
+    )
+
+
 def main(name: str, digest: str) -> int:
     """Call the function of this run. Returns the exit code."""
     # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
@@ -109,6 +119,7 @@ def main(name: str, digest: str) -> int:
     run = run_folder(os.environ["LAUNCHER_SPEC"])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
+    set_submitit_job(run)
     try:
         pickled, reason = outcome_of(name, read_call(run, digest))
     except SystemExit as ended:

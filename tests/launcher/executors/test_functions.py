@@ -14,6 +14,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+import submitit
 from submitit.core.utils import FailedJobError
 
 from amp_launcher.job import function
@@ -36,6 +37,11 @@ def scaled(value: float, lr: float = 1.0) -> dict[str, float]:
     if value < 0:
         raise ValueError("no value below zero")
     return {"scaled": value * lr}
+
+
+def process_and_job() -> tuple[int, tuple[str, int, int, int]]:
+    known = submitit.JobEnvironment()
+    return os.getpid(), (known.job_id, known.num_tasks, known.global_rank, known.local_rank)
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.testbed)])
@@ -64,13 +70,14 @@ def test_a_function_finds_modules_where_the_process_that_submits_it_does(
 def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> None:
     with executor.batch():
         jobs = [executor.submit(scaled, value, lr=0.1) for value in (1.0, -1.0)]
-        local = executor.submit(lambda: os.getpid())
+        local = executor.submit(process_and_job)
     assert jobs[0].result() == {"scaled": 0.1}
     assert jobs[0].stdout() == "lr is 0.1\n"
     with pytest.raises(FailedJobError, match="no value below zero"):
         jobs[1].result()
     assert jobs[1].state == "FAILED" and "no value below zero" in (jobs[1].stderr() or "")
-    assert local.result() != os.getpid()
+    process, job = local.result()
+    assert process != os.getpid() and job == (local.job_id, 1, 0, 0)
     called = jobs[0].submission()
     assert (called.function, called.args, called.kwargs) == (scaled, (1.0,), {"lr": 0.1})
     folder = jobs[0].run_dir
