@@ -44,6 +44,8 @@ class _Region(threading.local):
 
     context: torch.autocast | None = None
     """Ours, while it is on."""
+    nesting = 0
+    """The number of contexts around that enable or disable it on our device, with ours."""
     inside = False
     """A module or compiled function that was called from outside is running."""
     compiled = False
@@ -90,7 +92,8 @@ class AutocastAround:
                 (graph, "_engine_run_backward", run_backward),
                 (torch.autograd, "_engine_run_backward", run_backward),
                 (torch, "compile", self._around_compile(torch.compile)),
-                (torch.autocast, "__exit__", self._after(torch.autocast.__exit__, self._after_own)),
+                (torch.autocast, "__enter__", self._around_enter(torch.autocast.__enter__)),
+                (torch.autocast, "__exit__", self._around_exit(torch.autocast.__exit__)),
                 (torch.set_grad_enabled, "__init__", self._around_switch(torch.set_grad_enabled.__init__)),
                 (torch.inference_mode, "__exit__", self._after(torch.inference_mode.__exit__, self._after_switch)),
                 (checkpoint, "_get_autocast_kwargs", self._around_checkpoint(checkpoint._get_autocast_kwargs)),
@@ -176,6 +179,31 @@ class AutocastAround:
 
         return passed_over(run_backward)
 
+    def _around_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Of each autocast, the script's and ours. One for another device decides nothing here."""
+        region, device = self._region, self._device
+
+        @functools.wraps(original)
+        def __enter__(context: torch.autocast) -> Any:
+            entered = original(context)
+            if context.device == device and not is_dynamo_compiling():
+                region.nesting += 1
+            return entered
+
+        return passed_over(__enter__)
+
+    def _around_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        region, device = self._region, self._device
+        after_own = self._after(original, self._after_own)
+
+        @functools.wraps(original)
+        def __exit__(context: torch.autocast, *error: Any) -> Any:
+            if context.device == device and not is_dynamo_compiling():
+                region.nesting -= 1
+            return after_own(context, *error)
+
+        return passed_over(__exit__)
+
     def _after(self, original: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
         region = self._region
 
@@ -216,7 +244,7 @@ class AutocastAround:
             region.evaluates &= not trains
             if region.evaluates or self._has_changed(module):
                 torch.clear_autocast_cache()
-        elif _nesting():
+        elif region.nesting:
             region.covered = True
             self.switched_off = self.switched_off or not torch.is_autocast_enabled(self._device)
             return False
@@ -251,17 +279,18 @@ class AutocastAround:
         region.covered = region.inside = False
         if region.context is None:
             return
-        region.ends_later = _nesting() > 1
+        region.ends_later = region.nesting > 1
         if not region.ends_later:
             context, region.context = region.context, None
             context.__exit__(None, None, None)
+            torch.clear_autocast_cache()  # which torch keeps within an autocast for another device
 
     def _after_own(self) -> None:
         """The script's own autocast has ended; or ours."""
         region = self._region
-        if region.context is not None and region.ends_later and _nesting() == 1:
+        if region.context is not None and region.ends_later and region.nesting == 1:
             self._close()
-        elif region.context is None and region.covered and not _nesting():
+        elif region.context is None and region.covered and not region.nesting:
             region.covered = False
             self._open()
             region.without_gradients = not torch.is_grad_enabled()
@@ -273,7 +302,7 @@ class AutocastAround:
         if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
             if region.context is not None and region.without_gradients and not region.inside:
                 self._close()
-            elif region.covered and region.context is None and not _nesting():
+            elif region.covered and region.context is None and not region.nesting:
                 region.covered = False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -285,12 +314,6 @@ class AutocastAround:
 
 def _is_in_forward(caller: types.FrameType) -> bool:
     return caller.f_code.co_name == "forward" and isinstance(caller.f_locals.get("self"), nn.Module)
-
-
-def _nesting() -> int:
-    """The number of autocast contexts around, whether they enable it or not."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
 
 
 def _stamp(module: nn.Module) -> tuple[Any, ...]:
@@ -331,7 +354,6 @@ for _function in (
     *vars(AutocastAround).values(),
     *vars(CompiledFunction).values(),
     _is_in_forward,
-    _nesting,
     _stamp,
     first_weight,
     weights_of,

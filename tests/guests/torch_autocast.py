@@ -34,6 +34,19 @@ def its_own_switched_off():
     losses = train(12, loss_of)
 
 
+@guest(o0="proved", o1="proved")
+def one_for_a_gpu_that_is_not_there():
+    import warnings
+
+    warnings.simplefilter("ignore")
+
+    def loss_of():
+        with torch.cuda.amp.autocast():
+            return F.mse_loss(net(inputs), targets)
+
+    losses = train(4, loss_of)
+
+
 @guest(o1="proved", script="proved")
 def deprecated_aliases_and_decorators():
     import warnings
