@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from amp_launcher.precision.support import Support
 
 LIGHTNING, ACCELERATE, TRANSFORMERS = "lightning", "accelerate", "transformers"
+CLI = "LightningCLI"
 LIBRARIES = (LIGHTNING, TRANSFORMERS, ACCELERATE)
 """In order of precedence, where a script uses several."""
 MECHANISMS = {
@@ -36,7 +37,7 @@ VALUES = {
 }
 _NAMES = {LIGHTNING: "Lightning", ACCELERATE: "accelerate", TRANSFORMERS: "transformers' Trainer"}
 _CLASSES = {
-    LIGHTNING: ("Trainer", "Fabric", "LightningCLI"),
+    LIGHTNING: ("Trainer", "Fabric", CLI),
     ACCELERATE: ("Accelerator",),
     TRANSFORMERS: ("TrainingArguments", "Seq2SeqTrainingArguments", "Trainer", "Seq2SeqTrainer"),
 }
@@ -80,8 +81,8 @@ def _of_module(node: ast.ImportFrom) -> str:
 
 def _decided(tree: ast.AST, library: str, names: set[str]) -> str:
     """The argument that makes the library ignore its variable, as the script spells it."""
-    if "LightningCLI" in names:
-        return "LightningCLI"
+    if CLI in names:
+        return CLI
     argument = {LIGHTNING: "precision", ACCELERATE: "mixed_precision"}.get(library, "")  # None is that of `**more`
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -106,9 +107,9 @@ def support(library: str, decided: str, level: str, dtype: str, device: str, add
             unsupported=f"{name} {instead} where float16 is asked for on a CPU; say amp.dtype=bfloat16, or run on a GPU"
         )
     variable = VARIABLES[mechanism][0]
-    if decided == "LightningCLI":
+    if decided == CLI:
         return Support(
-            unsupported=f"LightningCLI does not read {variable}; pass `--trainer.precision={value}` after -- and say "
+            unsupported=f"{CLI} does not read {variable}; pass `--trainer.precision={value}` after -- and say "
             "train.precision=script"
         )
     if decided:

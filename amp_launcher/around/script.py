@@ -71,6 +71,11 @@ TRAINER_LINES = """\
     from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
     trainer = PrecisionTrainer(...)                      # for Trainer(...): the mode that the launcher was asked for"""
 """The same for transformers' Trainer."""
+CLI_ARGUMENT = (
+    "pass `--trainer.plugins=amp_launcher.torch.libraries.lightning_precision.LightningPrecision` after -- and say "
+    "train.precision=script"
+)
+"""The same for LightningCLI."""
 _LIBRARY_LINES = {library_switch.LIGHTNING: LIGHTNING_LINES, library_switch.TRANSFORMERS: TRAINER_LINES}
 
 
@@ -135,8 +140,11 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
         return Support(mechanism="none")
     if framework == "none":
         return _without_framework(level, train)
-    lines = _LIBRARY_LINES.get(source.library, LINES[framework])
-    add = f"let the script apply it, with these lines:\n{lines}"
+    if source.decided == library_switch.CLI:
+        add = CLI_ARGUMENT
+    else:
+        lines = _LIBRARY_LINES.get(source.library, LINES[framework])
+        add = f"let the script apply it, with these lines:\n{lines}"
     if amp.gemm != HALF and (train.bare or not by_script(train, source)):
         return Support(
             unsupported=f"amp.gemm={amp.gemm} converts the model's layers, which only the script can do; {add}"

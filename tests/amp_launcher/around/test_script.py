@@ -107,6 +107,10 @@ def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_
     )
     cli = Source(library="lightning", decided="LightningCLI")
     assert "pass `--trainer.precision=16-mixed` after --" in unsupported(asked, "float16", "cuda", cli)
+    assert unsupported(settings(level="o2"), "bfloat16", "cpu", cli) == (
+        "Lightning has no switch for amp=o2; say amp=o1, or pass `--trainer.plugins=amp_launcher.torch.libraries."
+        "lightning_precision.LightningPrecision` after -- and say train.precision=script"
+    )
 
 
 @pytest.mark.parametrize(
