@@ -58,7 +58,7 @@ class EarlyVerdict:
         if kind == PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            advice = _other_half(reports) or self.advice()
+            advice = self._other_half(reports) or self.advice()
             self.reason = f"{proof.problem(level, True, kind, why)}{advice}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
@@ -70,6 +70,15 @@ class EarlyVerdict:
     def warn(self, why: str) -> None:
         """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
         self._warn(UNKNOWN, why)
+
+    def _other_half(self, reports: Sequence[dict[str, Any]]) -> str:
+        """What to do where the script's products are in the other half-precision dtype than the one asked for."""
+        halves = {"float16", "bfloat16"}
+        ran = halves.intersection(call["dtype"] for report in reports for call in report.get("calls", ()))
+        if not ran or halves - ran != {reports[0]["rule"]["dtype"]}:
+            return ""
+        by_script = "" if self._settings.train.precision == "script" else " train.precision=script"
+        return f" (say amp.dtype={ran.pop()}{by_script}, which the script computes in)"
 
     def _is_asked_for_float32(self) -> bool:
         return self._settings.amp.level == "o0" and self._settings.train.precision != "script"
@@ -93,12 +102,3 @@ class EarlyVerdict:
         else:
             effect = "it continues, and ends without a proof"
         print(f"script: warning: amp={self._settings.amp.level} {_FAULTS[kind]}: {why}; {effect}", file=sys.stderr)
-
-
-def _other_half(reports: Sequence[dict[str, Any]]) -> str:
-    """What to do where the script's products are in the other half-precision dtype than the one asked for."""
-    halves = {"float16", "bfloat16"}
-    ran = halves.intersection(call["dtype"] for report in reports for call in report.get("calls", ()))
-    if not ran or halves - ran != {reports[0]["rule"]["dtype"]}:
-        return ""
-    return f" (say amp.dtype={ran.pop()}, which the script computes in)"

@@ -76,6 +76,7 @@ CLI_ARGUMENT = (
     "train.precision=script"
 )
 """The same for LightningCLI."""
+_SCALES = "if the script scales it itself, say train.precision=script"
 _LIBRARY_LINES = {library_switch.LIGHTNING: LIGHTNING_LINES, library_switch.TRANSFORMERS: TRAINER_LINES}
 
 
@@ -259,9 +260,7 @@ def _around_torch(level: str, dtype: str, device: str, source: Source, denies: b
         return library_switch.support(source.library, source.decided, level, dtype, device, add)
     if level != "o1":
         return Support(unsupported=f"amp={level} casts the model, which only the script can do; say amp=o1, or {add}")
-    return Support(
-        unsupported=f"float16 needs a scaled loss, and nothing in this script scales it; say amp=bf16-mixed, or {add}"
-    )
+    return Support(unsupported=f"float16 needs a scaled loss: {_SCALES}; if not, say amp=bf16-mixed, or {add}")
 
 
 def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add: str) -> Support:
@@ -271,8 +270,7 @@ def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add
         return own
     scaled = " (Keras scales it at amp=o2, in compile and fit only)" if level == "o2" else ""
     return Support(
-        unsupported=f"float16 needs a scaled loss, and nothing in this script scales it{scaled}; say "
-        f"amp.dtype=bfloat16, or {add}"
+        unsupported=f"float16 needs a scaled loss{scaled}: {_SCALES}; if not, say amp.dtype=bfloat16, or {add}"
     )
 
 

@@ -119,12 +119,19 @@ def test_a_script_asked_for_float32_that_applies_a_mode_itself_is_told_how_to_sa
     assert ("amp=MODE train.precision=script" in verdict.reason) is advised
 
 
-@pytest.mark.parametrize(("dtype", "advised"), [("float16", True), ("float32", False)])
-def test_a_script_in_the_other_half_precision_is_told_how_to_ask_for_it(dtype, advised):
-    verdict = early("o1", precision="script")
+@pytest.mark.parametrize(
+    ("precision", "dtype", "words"),
+    [
+        ("auto", "float16", "say amp.dtype=float16 train.precision=script, "),
+        ("script", "float16", "say amp.dtype=float16, "),
+        ("script", "float32", ""),
+    ],
+)
+def test_a_script_in_the_other_half_precision_is_told_how_to_ask_for_it(precision, dtype, words):
+    verdict = early("o1", precision=precision)
     with pytest.raises(NotProved):
         verdict.judge([report("o1", calls=both(dtype))])
-    assert ("say amp.dtype=float16" in verdict.reason) is advised
+    assert words in verdict.reason and ("amp.dtype=" in verdict.reason) is bool(words)
 
 
 def test_an_ignored_operator_is_no_reason():

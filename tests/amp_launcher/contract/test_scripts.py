@@ -173,7 +173,7 @@ def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run_script, framew
     [
         ("torch", "amp=o2", "precision = Precision()"),
         ("tensorflow", "amp=o0 xla=true", "xla=true"),
-        ("tensorflow", "amp=o2 amp.dtype=float16", "nothing in this script scales it"),
+        ("tensorflow", "amp=o2 amp.dtype=float16", "if the script scales it itself, say train.precision=script"),
         ("tensorflow", "amp=o2 amp.dtype=float16", "precision = Precision()  "),
         *(
             ("paddle", f"amp={level}", "on a CPU Paddle applies mixed precision to static graphs alone")
