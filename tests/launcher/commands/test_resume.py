@@ -21,10 +21,10 @@ from launcher.executors import submission
 from launcher.executors.backends import states_of
 from launcher.executors.local import start as local_start
 from launcher.executors.plan_changes import as_recorded, changes
-from launcher.executors.resume import alone, resume_here
+from launcher.executors.resume import LOCK, resume_here
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
-from launcher.runs import selection
+from launcher.runs import run_roots, selection
 from launcher.runs.store import Run, plan_path
 from launcher.ui.summary import elapsed
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -377,7 +377,7 @@ def test_a_resume_that_was_killed_before_it_submitted_changes_no_later_one(faile
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
-    with alone(failed):
+    with run_roots.alone_with(failed, LOCK, "resumed"):
         assert main(["resume", failed.name]) == 2
     assert "is being resumed by another launcher" in capsys.readouterr().err
     assert main(["resume", failed.name]) == 0
