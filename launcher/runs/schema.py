@@ -82,6 +82,7 @@ class Hang(NamedTuple):
 
     rank: int | None = None
     node: str | None = None
+    seconds: float | None = None
     where: str | None = None
 
 
@@ -153,6 +154,7 @@ class Runtime(NamedTuple):
 
 class Container(NamedTuple):
     image: str | None = None
+    identity: str | None = None
     runtime: Runtime = Runtime()
 
 
@@ -184,6 +186,7 @@ class PlanRecord(NamedTuple):
     nodes: int | None = None
     gpus: int | None = None
     """On each node."""
+    gpu_pool: tuple[str, ...] = ()
     comparison: Mapping[str, Any] = {}
     published: Mapping[str, Any] = {}
 
@@ -239,9 +242,10 @@ class LossScale(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """Optimizer steps through all attempts, skipped ones too."""
+    """Optimizer steps through all attempts: `attempted` counts skipped ones too."""
 
     attempted: int | None = None
+    applied: int | None = None
 
 
 class Profile(NamedTuple):
@@ -334,6 +338,7 @@ class MetricsRow(NamedTuple):
     epochs: int | None = None
     resumed_from: int | None = None
     loss: float | None = None
+    lr: float | None = None
     seconds: float | None = None
     tokens_per_second: float | None = None
     samples_per_second: float | None = None
