@@ -62,6 +62,8 @@ class Terminal:
     def all_shown(self) -> str:
         """Everything it showed, once it has ended."""
         self.wait()
+        while self._read(0):
+            pass
         self.close()
         return _COLOURS.sub("", self.raw.decode(errors="replace"))
 
@@ -79,7 +81,13 @@ class Terminal:
                 os.waitpid(self._pid, 0)
 
     def _read(self, seconds: float) -> bool:
-        """Whether there was something, or may be more."""
+        """Whether there was something. Whether it has ended is asked first: what it showed before that is there by
+        then."""
+        if self.code is None:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+                if pid:
+                    self.code = os.waitstatus_to_exitcode(status)
         ready, _, _ = select.select([self._end], [], [], seconds)
         if ready:
             with contextlib.suppress(OSError):
@@ -87,10 +95,6 @@ class Terminal:
                     self.raw += content
                     self.shown = _COLOURS.sub("", self.shown + content.decode(errors="replace")).replace("\r", "")
                     return True
-        with contextlib.suppress(ChildProcessError):
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
         return False
 
 

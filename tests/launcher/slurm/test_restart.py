@@ -35,7 +35,7 @@ if path.exists():
     saved = torch.load(path)
     net.load_state_dict(saved["net"])
     step = saved["step"]
-print(os.environ["SLURMD_NODENAME"], "begun at", step, flush=True)
+print(f"{os.environ['SLURMD_NODENAME']} begun at {step}{os.linesep}", end="", flush=True)  # at once: ranks share the log
 while step < 200:
     optimizer.zero_grad()
     (net(torch.ones(4, 8)) ** 2).mean().backward()
@@ -48,7 +48,8 @@ while step < 200:
         aside.rename(path)
     later = job.checkpoint_dir().parent.joinpath("attempts/2").exists()
     time.sleep(float(os.environ.get("PACE", 0.1 if later else 1.0)))  # not done before a rank is halted
-print("end", [weight.double().sum().item().hex() for weight in net.parameters()], flush=True)
+ends = [weight.double().sum().item().hex() for weight in net.parameters()]
+print(f"end {ends}{os.linesep}", end="", flush=True)
 """
 
 
