@@ -35,7 +35,7 @@ if path.exists():
     saved = torch.load(path)
     net.load_state_dict(saved["net"])
     step = saved["step"]
-print(f"{os.environ['SLURMD_NODENAME']} begun at {step}{os.linesep}", end="", flush=True)  # at once: ranks share the log
+print(f"{os.environ['SLURMD_NODENAME']} begun at {step}{os.linesep}", end="", flush=True)  # ranks share the log
 while step < 200:
     optimizer.zero_grad()
     (net(torch.ones(4, 8)) ** 2).mean().backward()
