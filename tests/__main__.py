@@ -8,7 +8,7 @@ those of SSH and of containers another; one that is marked `alone` waits for the
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
 
 Seven parts on few cores make a machine slow, and of thousands of tests with real processes one may have a race. When
-all parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes then
+all parts have ended, at most `RERUNS` failures are run again with the machine to themselves. One that passes then
 doesn't fail the gate; the last lines name it, because it has a fault to fix.
 """
 
@@ -87,6 +87,11 @@ class Part:
                 ended = ended or _SUMMARY.search(line) is not None
         self.status = process.returncode if ended or process.returncode else NOT_ENDED
 
+    def causes(self) -> int:
+        """The number of its failures. A fixture that fails takes with it all tests of the file that share it."""
+        errors = {line.partition("::")[0] for line in self.failures if line.startswith("ERROR")}
+        return len(errors) + sum(not line.startswith("ERROR") for line in self.failures)
+
     def run_failed(self) -> list[str]:
         """Run the failed tests again. Those that passed now."""
         before = self.failures
@@ -113,7 +118,7 @@ def main(arguments: list[str]) -> int:
             thread.join()
     failed = [part for part in parts if part.status == TESTS_FAILED and part.failures]
     unsteady = []
-    if not interrupted and sum(len(part.failures) for part in failed) <= RERUNS:
+    if not interrupted and sum(part.causes() for part in failed) <= RERUNS:
         unsteady = [line for part in failed for line in part.run_failed()]
     for part in parts:
         for line in [*part.failures, *part.crash[:CRASH_LINES], part.last_line, f"exit status {part.status}\n"]:

@@ -56,6 +56,15 @@ def test_many_failures_are_not_run_again(folder: Path) -> None:
     assert len((folder / "runs").read_text()) == gate.RERUNS + 1
 
 
+def test_a_fixture_that_fails_many_tests_is_one_failure(folder: Path) -> None:
+    (folder / "test_first.py").write_text(
+        "import pytest\nfrom pathlib import Path\n\n@pytest.fixture(scope='module')\ndef made():\n"
+        "    if not Path('mark').exists():\n        Path('mark').touch()\n        raise OSError\n"
+        + "".join(f"def test_{number}(made): pass\n" for number in range(gate.RERUNS + 1))
+    )
+    assert gate.main([]) == 0
+
+
 def test_a_part_that_cannot_collect_its_tests_fails_the_gate(folder: Path) -> None:
     (folder / "test_first.py").write_text("import no_such_module\n")
     assert gate.main([]) == 2
