@@ -55,7 +55,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str, *, alone: bool
     typed = dict(_split(word) for word in _once_each(words))
     run = typed.pop("run", None)
     if run == "":
-        raise SettingsError("run= names no path (command line)", "run")
+        raise SettingsError("run= names no path (command line)")
     folder = Path(run) if run else None
     path = run_folder.plan_file(folder) if folder and alone and not typed else None
     plan: Mapping[str, Any] = {}

@@ -19,7 +19,7 @@ def check_api(settings: Any) -> None:
         return
     api = settings.train.api
     if settings.framework != "paddle":
-        raise SettingsError(f"train.api={api} is Paddle's, and this is framework={settings.framework}", "train.api")
+        raise SettingsError(f"train.api={api} is Paddle's, and this is framework={settings.framework}")
     if settings.accumulate > 1:
         raise SettingsError(f"train.api={api} accumulates no gradients here; say train.api=loop", "accumulate")
     if settings.amp.keep_fp32:

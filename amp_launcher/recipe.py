@@ -141,14 +141,14 @@ def find(name: str) -> Recipe:
     if not _is_own(name):
         for folder in recipes.__path__[1:]:
             if name.isidentifier() and Path(folder, f"{name}.py").is_file():
-                raise SettingsError(f"recipe={name}: {_moved(folder, name)}", "recipe")
-        raise SettingsError(f"recipe={name} is not one of {', '.join(NAMES)}{nearest(name, NAMES)}", "recipe")
+                raise SettingsError(f"recipe={name}: {_moved(folder, name)}")
+        raise SettingsError(f"recipe={name} is not one of {', '.join(NAMES)}{nearest(name, NAMES)}")
     try:
         own = importlib.import_module(f"amp_launcher.recipes.{name}").RECIPE
     except Exception as error:  # whatever a person's own code raises
-        raise SettingsError(f"recipe={name} can't be imported: {type(error).__name__}: {error}", "recipe") from error
+        raise SettingsError(f"recipe={name} can't be imported: {type(error).__name__}: {error}") from error
     if not isinstance(own, Recipe) or own.name != name:
-        raise SettingsError(f'recipe={name}: its RECIPE should be a Recipe(name="{name}", ...)', "recipe")
+        raise SettingsError(f'recipe={name}: its RECIPE should be a Recipe(name="{name}", ...)')
     return own
 
 

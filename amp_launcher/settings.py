@@ -183,7 +183,7 @@ def _check_no_claim(settings: Settings) -> None:
     """Refuse what a job without a mode can't have. Raises `SettingsError`."""
     if settings.recipe != "script":
         raise SettingsError(
-            f"amp=none: recipe={settings.recipe} trains in a mode; say amp=o0, or name a script of your own", "amp"
+            f"amp=none: recipe={settings.recipe} trains in a mode; say amp=o0, or name a script of your own"
         )
     given = {"tf32": settings.tf32, "xla": settings.xla, "compile": settings.compile}
     given |= {"require_proof": settings.require_proof, "train.precision": settings.train.precision == "launcher"}
@@ -196,9 +196,7 @@ def _check_no_claim(settings: Settings) -> None:
                 key,
             )
     if settings.profile.tool == "framework":
-        raise SettingsError(
-            "profile=framework counts a script's steps, and amp=none observes none; say profile=nsys", "profile"
-        )
+        raise SettingsError("profile=framework counts a script's steps, and amp=none observes none; say profile=nsys")
 
 
 def check_settings(settings: Settings, world_size: int = 1) -> None:
@@ -210,33 +208,29 @@ def check_settings(settings: Settings, world_size: int = 1) -> None:
     preset = settings.amp.preset
     if preset and MODES[preset].tf32 is not None and settings.tf32 != MODES[preset].tf32:
         other = "tf32" if settings.tf32 else "fp32"
-        raise SettingsError(f"tf32={show(settings.tf32)} with amp={preset}; say amp={other}", "tf32")
+        raise SettingsError(f"tf32={show(settings.tf32)} with amp={preset}; say amp={other}")
     if settings.steps_per_execution > 1 and settings.framework != "tensorflow":
-        raise SettingsError(
-            f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out", "steps_per_execution"
-        )
+        raise SettingsError(f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out")
     if settings.framework == "tensorflow" and settings.xla and settings.deterministic and recipe.max_pools:
         raise SettingsError(
             "deterministic=true with xla=true: XLA has no deterministic program for the gradient of max-pooling, and "
-            f"recipe={recipe.name} has max-pooling; say deterministic=false or xla=false",
-            "deterministic",
+            f"recipe={recipe.name} has max-pooling; say deterministic=false or xla=false"
         )
     if settings.compile and settings.framework != "torch":
         instead = (
             "for TensorFlow say xla=true" if settings.framework == "tensorflow" else "Paddle has no counterpart here"
         )
-        raise SettingsError(f"compile=true is torch.compile; {instead}", "compile")
+        raise SettingsError(f"compile=true is torch.compile; {instead}")
     if settings.parallel and settings.framework != "torch":
         raise SettingsError(
-            f"parallel={settings.parallel} is torch's, and this is framework={settings.framework}; leave it out",
-            "parallel",
+            f"parallel={settings.parallel} is torch's, and this is framework={settings.framework}; leave it out"
         )
     if settings.parallel == "fsdp" and recipe.unsharded:
         raise SettingsError(
-            f"parallel=fsdp: recipe={recipe.name} can't be sharded: {recipe.unsharded}; say parallel=ddp", "parallel"
+            f"parallel=fsdp: recipe={recipe.name} can't be sharded: {recipe.unsharded}; say parallel=ddp"
         )
     if settings.profile.tool == "framework" and settings.framework == "paddle":
-        raise SettingsError("profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys", "profile")
+        raise SettingsError("profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys")
     for key, takes in _PROFILERS.items():
         value = getattr(settings.profile, key)
         if value != getattr(Profile(), key) and settings.profile.tool not in takes:
@@ -249,8 +243,7 @@ def check_settings(settings: Settings, world_size: int = 1) -> None:
     if settings.profile.tool != "none" and settings.steps is not None and start >= settings.steps:
         raise SettingsError(
             f"profile.start={start} and steps={settings.steps}: the last step proves the precision, so profiled ones "
-            "come before it; say more steps or an earlier start",
-            "profile.start",
+            "come before it; say more steps or an earlier start"
         )
     share = world_size * settings.accumulate
     if settings.batch is not None and settings.batch % share:
@@ -258,8 +251,7 @@ def check_settings(settings: Settings, world_size: int = 1) -> None:
         nearest = " or ".join(str(size) for size in (lower, lower + share) if size > 0)
         raise SettingsError(
             f"batch={settings.batch} does not divide by {world_size} device{'s' * (world_size > 1)} x "
-            f"accumulate={settings.accumulate}; say batch={nearest}",
-            "batch",
+            f"accumulate={settings.accumulate}; say batch={nearest}"
         )
     gemm_layers(settings, recipe, world_size)
 
@@ -328,7 +320,7 @@ def with_recipe_defaults(settings: Settings, recipe: Recipe) -> Settings:
         epochs = layout.epochs or recipe.epochs
     batch = settings.batch if settings.batch is not None else layout.batch or recipe.batch
     if layout.samples is not None and batch > layout.samples:
-        raise SettingsError(f"batch={batch} is more than the {layout.samples} samples of data={name}", "batch")
+        raise SettingsError(f"batch={batch} is more than the {layout.samples} samples of data={name}")
     return dataclasses.replace(
         settings,
         batch=batch,

@@ -28,7 +28,5 @@ def read_spec(environ: Mapping[str, str], framework: str) -> Settings:
     settings = read_plan(Path(path))["settings"]
     wanted = build(Settings, {key: settings[key] for key in WANTED if key in settings})
     if wanted.framework != framework:
-        raise SettingsError(
-            f"framework={wanted.framework} ({SPEC}={path}), and this is {framework}'s precision", "framework"
-        )
+        raise SettingsError(f"framework={wanted.framework} ({SPEC}={path}), and this is {framework}'s precision")
     return wanted

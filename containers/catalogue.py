@@ -157,7 +157,7 @@ def check_release(image: Release, needs: Needs, named: str = "") -> None:
         instead = f"the nearest that would do is image={near.name}"
     else:
         instead = "none in the catalogue would do; give another by its full name, as REGISTRY/NAME:TAG"
-    raise SettingsError(f"image={named or image.name}: {problem}; {instead}", "image")
+    raise SettingsError(f"image={named or image.name}: {problem}; {instead}")
 
 
 def parse(text: str) -> Version:

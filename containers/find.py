@@ -65,15 +65,13 @@ def check_image(image: LocalImage, wanted: str, host_architecture: str, kind: Ki
     """Refuse a missing image or one for another architecture. `wanted` is the user's name for it."""
     if not image.present:
         if image.name.startswith("/"):
-            raise SettingsError(f"image={wanted} is not on this host; there is no such file or folder", "image")
+            raise SettingsError(f"image={wanted} is not on this host; there is no such file or folder")
         whose = "this user's own podman" if kind == "podman" else kind
         command = f"{kind} pull {image.name}" if kind != "apptainer" else f"python -m launcher image pull {wanted}"
         message = f"image={wanted} is not on this host: {whose} has no {image.name}; `{command}` fetches it"
         raise SettingsError(message, "image")
     if image.architecture and host_architecture and image.architecture != host_architecture:
-        raise SettingsError(
-            f"image={wanted} is made for {image.architecture} and this host is {host_architecture}", "image"
-        )
+        raise SettingsError(f"image={wanted} is made for {image.architecture} and this host is {host_architecture}")
 
 
 def _docker(ask: Ask) -> Runtime | None:

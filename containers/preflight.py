@@ -50,7 +50,7 @@ def parse_mount(text: str) -> Mount:
     if parts[-1] in ("ro", "rw"):
         parts.pop()
     if len(parts) != 2 or not all(parts):
-        raise SettingsError(f"mounts={text} should be SOURCE:TARGET or SOURCE:TARGET:ro, with no other ':'", "mounts")
+        raise SettingsError(f"mounts={text} should be SOURCE:TARGET or SOURCE:TARGET:ro, with no other ':'")
     return Mount(source=parts[0], target=parts[1], read_only=read_only)
 
 
@@ -77,7 +77,7 @@ def _check_texts(container: Container) -> None:
         refuse_control_characters(key, text)
     first = container.argv[0] if container.argv else ""
     if isinstance(first, str) and (not first or first.startswith("-")):
-        raise SettingsError(f"python={first} is not the name of a program", "python")
+        raise SettingsError(f"python={first} is not the name of a program")
     given = [*container.environment, *container.passed, *container.secrets]
     for name in given:
         if given.count(name) > 1:
@@ -89,15 +89,15 @@ def _check_mounts(container: Container, missing: Collection[str]) -> None:
     for mount in container.mounts:
         shown = f"{mount.source}:{mount.target}"
         if not mount.target.startswith("/"):
-            raise SettingsError(f"mounts={shown}: {mount.target} should be absolute, as /{mount.target}", "mounts")
+            raise SettingsError(f"mounts={shown}: {mount.target} should be absolute, as /{mount.target}")
         target = posixpath.normpath(mount.target)
         if target in _SYSTEM or target.startswith(("/proc/", "/sys/", f"{SECRETS}/")) or target == SECRETS:
-            raise SettingsError(f"mounts={shown}: {target} belongs to the container itself", "mounts")
+            raise SettingsError(f"mounts={shown}: {target} belongs to the container itself")
         if target in targets:
-            raise SettingsError(f"mounts={shown}: {target} already holds {targets[target]}", "mounts")
+            raise SettingsError(f"mounts={shown}: {target} already holds {targets[target]}")
         targets[target] = mount.source
         if mount.source in missing:
-            raise SettingsError(f"mounts={shown}: {mount.source} is not there", "mounts")
+            raise SettingsError(f"mounts={shown}: {mount.source} is not there")
 
 
 def _check_engine(container: Container, runtime: Runtime) -> None:
@@ -109,7 +109,7 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
     if container.shm_bytes:
         raise SettingsError(f"container.shm: {runtime.kind} shares the host's /dev/shm and its size", "shm")
     if ":" in container.home:
-        raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there", "run_root")
+        raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there")
     if apptainer.no_eval(runtime):
         return
     version = ".".join(map(str, runtime.version))
@@ -123,7 +123,7 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
     for mount in container.mounts:
         for path in (mount.source, mount.target):
             if not apptainer.PLAIN_PATH.fullmatch(path):
-                raise SettingsError(f"mounts={path}: {runtime.product} {version} can't mount such a path", "mounts")
+                raise SettingsError(f"mounts={path}: {runtime.product} {version} can't mount such a path")
 
 
 def _check_pyxis(container: Container, runtime: Runtime) -> None:

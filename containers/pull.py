@@ -65,7 +65,7 @@ def pull(image: Image, runtime: Runtime, cache: Path, *, architecture: str, say:
     Raises `SettingsError` if there is no such image, `PullError` if it can't be fetched.
     """
     if image.form != "registry":
-        raise SettingsError(f"image={image.given} is a file or folder; there is nothing to fetch", "image")
+        raise SettingsError(f"image={image.given} is a file or folder; there is nothing to fetch")
     if runtime.kind != "apptainer":
         engine = runtime.kind in ("docker", "podman")
         instead = f"say {runtime.kind} pull {image.reference}" if engine else f"{runtime.kind} needs nothing fetched"

@@ -48,7 +48,7 @@ class Image:
 def resolve(given: str) -> Image:
     """The image that a name means. Raises `SettingsError` for what can't be one."""
     if not given:
-        raise SettingsError("image= is empty; name an image, as image=ngc-pytorch", "image")
+        raise SettingsError("image= is empty; name an image, as image=ngc-pytorch")
     text = given.removeprefix("docker://")
     for suffix, form in _SUFFIXES.items():
         if text.endswith(suffix):
@@ -63,8 +63,7 @@ def resolve(given: str) -> Image:
     if match is None:
         raise SettingsError(
             f"image={given} is neither a name of the catalogue ({', '.join(catalogue.lines())}), a registry's image "
-            f"such as nvcr.io/nvidia/pytorch:25.06-py3, nor a .sif, .sqsh or folder{nearest(given, catalogue.lines())}",
-            "image",
+            f"such as nvcr.io/nvidia/pytorch:25.06-py3, nor a .sif, .sqsh or folder{nearest(given, catalogue.lines())}"
         )
     registry, repository, tag, digest = (match[group] or "" for group in ("registry", "repository", "tag", "digest"))
     if not registry:
@@ -96,9 +95,7 @@ def release_of(given: str | None, declared: str | None) -> Release | None:
         return by_name
     release = None if declared == OTHER else catalogue.find(declared, "image.is")
     if by_name is not None and by_name != release:
-        raise SettingsError(
-            f"image.is={declared}, and image={given} is {by_name.name} by its name; leave image.is out", "image.is"
-        )
+        raise SettingsError(f"image.is={declared}, and image={given} is {by_name.name} by its name; leave image.is out")
     return release
 
 
@@ -110,24 +107,24 @@ def local_name(image: Image, kind: Kind, stored: str = "") -> str:
     if kind in ("docker", "podman"):
         if image.form != "registry":
             raise SettingsError(
-                f"image={image.given}: {kind} runs images of a registry; for this one say container=apptainer", "image"
+                f"image={image.given}: {kind} runs images of a registry; for this one say container=apptainer"
             )
         # A name without a registry stays as it is: the engine may have a local image of that name.
         bare = "/" not in image.given.partition("@")[0] and not image.release
         return image.given.removeprefix("docker://") if bare else image.reference
     if kind == "apptainer":
         if image.form == "squashfs":
-            raise SettingsError(f"image={image.given}: enroot's .sqsh has no environment; say container=pyxis", "image")
+            raise SettingsError(f"image={image.given}: enroot's .sqsh has no environment; say container=pyxis")
         return stored if image.form == "registry" and stored else image.path or f"docker://{image.reference}"
     if kind == "pyxis":
         if image.form in ("sif", "sandbox"):
             raise SettingsError(
-                f"image={image.given}: pyxis runs registry images and .sqsh files; say container=apptainer", "image"
+                f"image={image.given}: pyxis runs registry images and .sqsh files; say container=apptainer"
             )
         if image.path:
             return image.path
         if image.digest:
-            raise SettingsError(f"image={image.given}: enroot fetches by tag; name one instead of the digest", "image")
+            raise SettingsError(f"image={image.given}: enroot fetches by tag; name one instead of the digest")
         # Without the '#', enroot takes the registry for a part of a path on Docker Hub.
         name = f"{image.repository}:{image.tag}"
         return name if image.registry == _HUB else f"{image.registry}#{name}"

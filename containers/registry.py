@@ -67,8 +67,7 @@ def _check_platform(image: Image, body: bytes, architecture: str) -> None:
     made_for = sorted(name for name in names if re.fullmatch(r"[\w.-]{1,20}", name, re.ASCII))
     if architecture not in made_for:
         raise SettingsError(
-            f"image={image.given} is made for {', '.join(made_for[:20]) or 'no Linux'} and this host is {architecture}",
-            "image",
+            f"image={image.given} is made for {', '.join(made_for[:20]) or 'no Linux'} and this host is {architecture}"
         )
 
 
@@ -186,7 +185,7 @@ def _token(challenges: Sequence[str], url: str, image: Image) -> dict[str, str]:
 
 def _explained(code: int, image: Image) -> SettingsError | PullError:
     if code == 404:
-        return SettingsError(f"image={image.given}: {image.registry} has no {image.reference}", "image")
+        return SettingsError(f"image={image.given}: {image.registry} has no {image.reference}")
     if code in (401, 403):
         return PullError(
             f"{image.registry} gives {image.reference} out for a key alone: pull it by Apptainer's own login "

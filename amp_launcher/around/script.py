@@ -191,8 +191,7 @@ def resolve(
     if settings.compile and not by_script(settings.train, source):
         raise SettingsError(
             "compile=true: a script compiles its model itself, and this one makes no Precision, which reads "
-            "it; leave compile out, or say train.precision=script where a module that it imports makes one",
-            "compile",
+            "it; leave compile out, or say train.precision=script where a module that it imports makes one"
         )
     precision = resolved.resolve(
         settings.amp,
@@ -278,18 +277,16 @@ def check_script(settings: Settings) -> None:
     """Refuse what no script could be started with. Raises `SettingsError`."""
     train: ScriptSettings = settings.train
     if train.processes < 1:
-        raise SettingsError(f"train.processes={train.processes} must be at least 1", "train.processes")
+        raise SettingsError(f"train.processes={train.processes} must be at least 1")
     if train.processes > 1 and settings.framework != "torch":
         raise SettingsError(
             f"train.processes={train.processes}: torchrun starts scripts in torch, and this one is in "
-            f"{settings.framework}",
-            "train.processes",
+            f"{settings.framework}"
         )
     if train.command and (settings.amp.claims or not train.bare):
         raise SettingsError(
             "train.command=true: no mode can be applied to a program that is not Python; say `cmd -- FILE`, or "
-            "amp=none train.bare=true",
-            "train.command",
+            "amp=none train.bare=true"
         )
     if train.bare and settings.proof_required:
         raise SettingsError(

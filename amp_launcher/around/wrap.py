@@ -89,7 +89,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         own = {"script": planned["file"], "workdir": planned["workdir"] or _own_folder(chosen)}
         passed, inputs = [*planned["arguments"], *_resuming(chosen.plan)], planned.get("inputs", {})
     if not own.get("script"):
-        raise SettingsError("script=FILE is missing (command line)", "script")
+        raise SettingsError("script=FILE is missing (command line)")
     file = Path(own["script"]).absolute()
     workdir = Path(own.get("workdir") or ".").absolute()
     # Where the checkout is, the script has its own name; another machine has the snapshot alone.
@@ -101,7 +101,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         source = script_source.read(Path(of_function or file).read_bytes())
     except OSError as error:
         if not of_function:  # a function's may not be here
-            raise SettingsError(f"script={file}: {error.strerror}", "script") from None
+            raise SettingsError(f"script={file}: {error.strerror}") from None
         source = script_source.Source()
     return Started(
         chosen=chosen,

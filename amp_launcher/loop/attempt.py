@@ -73,9 +73,7 @@ def begin(
     """
     steps_per_epoch = samples // settings.batch_size
     if steps_per_epoch == 0:
-        raise SettingsError(
-            f"batch={settings.batch} is more than the {samples} samples of data={settings.data.name}", "batch"
-        )
+        raise SettingsError(f"batch={settings.batch} is more than the {samples} samples of data={settings.data.name}")
     total = settings.steps or (settings.epochs or 1) * steps_per_epoch
     launched = os.environ.get("LAUNCHER_ATTEMPT")
     if folder and launched and group.rank == 0:

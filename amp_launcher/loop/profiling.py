@@ -31,7 +31,7 @@ class Profiling:
 
     def __init__(self, profile: Profile, profiler: Profiler | None, run: Path | None) -> None:
         if profile.tool == "framework" and run is None:
-            raise SettingsError("profile=framework leaves a trace in the run folder: say run=FOLDER", "profile")
+            raise SettingsError("profile=framework leaves a trace in the run folder: say run=FOLDER")
         self.record: dict[str, Any] = {}
         """result.json's "profile"; empty where nothing was recorded."""
         self.note = ""
@@ -61,8 +61,7 @@ class Profiling:
         elif not self.steps:
             raise SettingsError(
                 f"profile.start={self._profile.start}: this run has {last} steps, and its first and last prove the "
-                "precision; say more steps or an earlier start",
-                "profile.start",
+                "precision; say more steps or an earlier start"
             )
         elif self.steps != self._asked:
             why = f"this run has {last} steps, the last of which is observed"

@@ -80,14 +80,14 @@ def resolve(device: str) -> str:
     if device == "auto":
         return "cuda" if available else "cpu"
     if device == "cuda" and not available:
-        raise SettingsError("device=cuda: Paddle sees no CUDA GPU here; say device=cpu", "device")
+        raise SettingsError("device=cuda: Paddle sees no CUDA GPU here; say device=cpu")
     return device
 
 
 def capability_of(kind: str) -> tuple[int, int] | None:
     """Compute capability of the GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
     if kind not in ("cpu", "cuda"):
-        raise SettingsError(f"device={kind} is not one of cpu, cuda", "device")
+        raise SettingsError(f"device={kind} is not one of cpu, cuda")
     return paddle.device.cuda.get_device_capability() if resolve(kind) == "cuda" else None
 
 

@@ -169,9 +169,7 @@ def check_saved_scale(own: LossScale, state: Mapping[str, Any], keys: Iterable[s
     """Refuse to go on from the state of a loss scale that had other settings or lacks any of these keys, or of none.
     Raises `SettingsError`."""
     if not state:
-        raise SettingsError(
-            f"loss_scale.mode={own.mode}, and the checkpoint was saved without a loss scale", "loss_scale.mode"
-        )
+        raise SettingsError(f"loss_scale.mode={own.mode}, and the checkpoint was saved without a loss scale")
     check_saved_keys(["settings"], state)
     for key, value in plain(own).items():
         saved = state["settings"].get(key)

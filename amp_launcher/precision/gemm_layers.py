@@ -53,8 +53,7 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
             known = some(list(layers))
             raise SettingsError(
                 f"amp.gemm_exclude: {pattern} names no linear layer of {model}{nearest(pattern, layers)} "
-                f"(linear layers: {known})",
-                "amp.gemm_exclude",
+                f"(linear layers: {known})"
             )
     left_out = {}
     for layer, sizes in layers.items():

@@ -138,7 +138,7 @@ def amp_named(name: str, tf32: bool | None) -> tuple[Amp, bool | None]:
         raise SettingsError(not_a_choice("precision", name, choices), "amp")
     mode = MODES[preset]
     if tf32 is not None and mode.tf32 not in (None, tf32):
-        raise SettingsError(f"tf32={tf32} with {name}, which says otherwise; leave it out", "tf32")
+        raise SettingsError(f"tf32={tf32} with {name}, which says otherwise; leave it out")
     return Amp(level=mode.level, dtype=mode.dtype, gemm=mode.gemm, preset=preset), mode.tf32 if tf32 is None else tf32
 
 

@@ -133,14 +133,12 @@ def resolve_dtype(
     if capability is not None and capability < (7, 0):
         raise SettingsError(
             f"amp={level} needs compute capability 7.0 for half-precision tensor cores, and this GPU has "
-            f"{capability[0]}.{capability[1]}; say amp=o0",
-            "amp",
+            f"{capability[0]}.{capability[1]}; say amp=o0"
         )
     if capability is not None and dtype == "bfloat16" and capability < (8, 0):
         raise SettingsError(
             f"amp.dtype=bfloat16 needs compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}; "
-            "say amp.dtype=float16",
-            "amp.dtype",
+            "say amp.dtype=float16"
         )
     if dtype != "auto":
         return dtype
@@ -174,5 +172,5 @@ def resolve_tf32(
     else:
         return level != "o0" if tf32 is None else tf32
     if tf32:
-        raise SettingsError(f"tf32=true: {why}; say tf32=false, or amp=fp32 for amp=tf32", "tf32")
+        raise SettingsError(f"tf32=true: {why}; say tf32=false, or amp=fp32 for amp=tf32")
     return False

@@ -132,8 +132,7 @@ class ScalePerOptimizer:
         if saved != prepared:
             raise SettingsError(
                 f"loss_scale.per_optimizer=true: the checkpoint has the loss scales of {saved} optimizers, and "
-                f"{prepared} are prepared; call precision.prepare with all of them before load_state_dict",
-                "loss_scale.per_optimizer",
+                f"{prepared} are prepared; call precision.prepare with all of them before load_state_dict"
             )
         for scaler, scale in zip(self._scalers.values(), state["optimizers"], strict=True):
             scaler.load_state_dict(scale)

@@ -163,9 +163,7 @@ def _check_scale(loss_scale: Any) -> None:
     elif isinstance(loss_scale, str) and loss_scale == "dynamic":
         return
     if not isinstance(number, (int, float)) or isinstance(number, bool) or not 1 <= number < math.inf:
-        raise SettingsError(
-            f'loss_scale={number} should be "dynamic", a finite number of at least 1, or a LossScale', "loss_scale"
-        )
+        raise SettingsError(f'loss_scale={number} should be "dynamic", a finite number of at least 1, or a LossScale')
 
 
 def _policy_problem() -> str:

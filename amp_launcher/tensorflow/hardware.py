@@ -28,10 +28,10 @@ def capability_of(device: str) -> tuple[int, int] | None:
     if device == "cpu":
         return None
     if device != "cuda":
-        raise SettingsError(f"device={device} is not one of cpu, cuda", "device")
+        raise SettingsError(f"device={device} is not one of cpu, cuda")
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        raise SettingsError("device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu", "device")
+        raise SettingsError("device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu")
     details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
     return min((gpu["compute_capability"] for gpu in details if gpu.get("compute_capability")), default=None)
 

@@ -57,5 +57,5 @@ def configure(xla: bool, level: str, kind: str, devices: int) -> None:
     """Have XLA find clusters where whole steps aren't compiled. Raises `SettingsError` where it can't."""
     clusters = xla and not compiles_whole_steps(xla, level, devices)
     if clusters and kind == "cpu":
-        raise SettingsError(f"xla=true on {devices} CPU devices: XLA finds clusters on GPUs only; say xla=false", "xla")
+        raise SettingsError(f"xla=true on {devices} CPU devices: XLA finds clusters on GPUs only; say xla=false")
     tf.config.optimizer.set_jit("autoclustering" if clusters else False)

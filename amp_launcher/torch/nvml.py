@@ -21,12 +21,12 @@ def device_and_capability(name: str, environ: Mapping[str, str]) -> tuple[torch.
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu"), None
     if name not in ("auto", "cuda"):
-        raise SettingsError(f"device={name} is not one of cpu, cuda", "device")
+        raise SettingsError(f"device={name} is not one of cpu, cuda")
     if not count:
-        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
+        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu")
     index = int(environ.get("LOCAL_RANK", "0"))
     if index >= count:
-        raise SettingsError(f"device=cuda:{index}: torch sees {count} GPUs here", "device")
+        raise SettingsError(f"device=cuda:{index}: torch sees {count} GPUs here")
     return torch.device("cuda", index), _capability(index)
 
 

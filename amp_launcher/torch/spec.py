@@ -21,7 +21,7 @@ def device_from(name: str, environ: Mapping[str, str]) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise SettingsError(f"device={name} is not one of auto, cpu, cuda, cuda:0, ...", "device") from None
+        raise SettingsError(f"device={name} is not one of auto, cpu, cuda, cuda:0, ...") from None
 
 
 def capability_of(device: torch.device) -> tuple[int, int] | None:
@@ -29,9 +29,9 @@ def capability_of(device: torch.device) -> tuple[int, int] | None:
     if device.type == "cpu":
         return None
     if device.type != "cuda":
-        raise SettingsError(f"device={device.type} is not one of cpu, cuda", "device")
+        raise SettingsError(f"device={device.type} is not one of cpu, cuda")
     if not torch.cuda.is_available():
-        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
+        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu")
     if device.index is not None and device.index >= torch.cuda.device_count():
-        raise SettingsError(f"device={device}: torch sees {torch.cuda.device_count()} GPUs here", "device")
+        raise SettingsError(f"device={device}: torch sees {torch.cuda.device_count()} GPUs here")
     return torch.cuda.get_device_capability(device)

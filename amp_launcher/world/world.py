@@ -160,8 +160,7 @@ def workers(environ: Mapping[str, str] = os.environ) -> tuple[int, tuple[str, ..
         raise SettingsError(
             f"TF_CONFIG={text} should be "
             '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}: '
-            f"{error}",
-            "TF_CONFIG",
+            f"{error}"
         ) from None
     return task["index"], tuple(addresses)
 
@@ -194,7 +193,7 @@ def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> No
     """
     problems = [f"rank {place.rank}: {place.problem}" for place in places if place.problem]
     if len(places) == 1 and problems:
-        raise SettingsError(f"device=cuda: {places[0].problem}; say device=cpu", "device")
+        raise SettingsError(f"device=cuda: {places[0].problem}; say device=cpu")
     if expected_size is not None and len(places) != expected_size:
         problems.append(f"{len(places)} ranks have met, and {expected_size} were planned")
     users: dict[tuple[str, str], list[int]] = {}

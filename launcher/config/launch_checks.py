@@ -29,23 +29,20 @@ def check_launch(launch: Launch, training: Settings) -> None:
     _check_devices(launch, training.device)
     _check_host(launch.cluster)
     if launch.wait and launch.detach:
-        raise SettingsError("wait=true and detach=true contradict each other", "wait")
+        raise SettingsError("wait=true and detach=true contradict each other")
     _check_notify(launch.notify)
     if training.watchdog.action == "restart" and not launch.restart.max:
-        raise SettingsError("watchdog.action=restart needs restart.max=N, how often it may", "watchdog.action")
+        raise SettingsError("watchdog.action=restart needs restart.max=N, how often it may")
     # A name is typed where flags are: `rm --now` is another request than a run of that name.
     if launch.name is not None and not re.fullmatch(rf"\w[\w.+-]{{0,{LONGEST_NAME - 1}}}", launch.name):
         raise SettingsError(
             f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-', the first one "
-            "a letter, a digit or '_'",
-            "name",
+            "a letter, a digit or '_'"
         )
     if not launch.run_root:
-        raise SettingsError("run_root= is empty; name a folder", "run_root")
+        raise SettingsError("run_root= is empty; name a folder")
     if training.framework in ("paddle", "none") and launch.nodes > 1:
-        raise SettingsError(
-            f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1", "nodes"
-        )
+        raise SettingsError(f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1")
     _check_python(launch, training)
     _check_script(launch, training)
     check_cluster(launch.cluster)
@@ -69,9 +66,9 @@ def _check_notify(command: str | None) -> None:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise SettingsError(f"notify={command}: {error}; its words are split as a shell does", "notify") from None
+        raise SettingsError(f"notify={command}: {error}; its words are split as a shell does") from None
     if not words:
-        raise SettingsError("notify= names no program; say notify=PROGRAM, or leave it out", "notify")
+        raise SettingsError("notify= names no program; say notify=PROGRAM, or leave it out")
 
 
 def _check_environment(launch: Launch) -> None:
@@ -106,34 +103,33 @@ def _check_environment(launch: Launch) -> None:
 def _check_devices(launch: Launch, device: str) -> None:
     slurm = isinstance(launch.cluster, SlurmCluster)
     if launch.nodes < 1:
-        raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
+        raise SettingsError(f"nodes={launch.nodes} must be at least 1")
     if launch.nodes > 1 and not slurm:
-        raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine", "nodes")
+        raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine")
     if launch.gpus is not None and launch.gpus < 0:
-        raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
+        raise SettingsError(f"gpus={launch.gpus} must be at least 0")
     if launch.wait_gpus and slurm:
-        raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
+        raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out")
     for where, no_gpus in (("gpus=0", launch.gpus == 0), ("device=cpu", device == "cpu" and launch.gpus is None)):
         if launch.wait_gpus and no_gpus:
-            raise SettingsError(f"wait_gpus=true with {where}: there is no GPU to wait for; leave it out", "wait_gpus")
+            raise SettingsError(f"wait_gpus=true with {where}: there is no GPU to wait for; leave it out")
     if launch.visible_gpus is None:
         return
     visible, shown = launch.visible_gpus, show(launch.visible_gpus)
     if launch.gpus is not None and launch.gpus != len(visible):
-        raise SettingsError(f"gpus={launch.gpus} and visible_gpus={shown} name different numbers of GPUs", "gpus")
+        raise SettingsError(f"gpus={launch.gpus} and visible_gpus={shown} name different numbers of GPUs")
     if len(set(visible)) != len(visible) or any(index < 0 for index in visible):
-        raise SettingsError(f"visible_gpus={shown} must be different indices from 0", "visible_gpus")
+        raise SettingsError(f"visible_gpus={shown} must be different indices from 0")
     if slurm:
         raise SettingsError(
-            f"visible_gpus={shown} with cluster=slurm: Slurm chooses the devices; say gpus={len(visible)}",
-            "visible_gpus",
+            f"visible_gpus={shown} with cluster=slurm: Slurm chooses the devices; say gpus={len(visible)}"
         )
 
 
 def _check_host(cluster: Any) -> None:
     """Refuse text that can name no host. Raises `UsageError`."""
     if isinstance(cluster, SshCluster) and cluster.host is None:
-        raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
+        raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration")
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
     if destination is not None:
         addresses.check_destination(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
@@ -145,19 +141,17 @@ def _check_python(launch: Launch, training: Settings) -> None:
     if python is None or not (python == "uv" or python.startswith("venv:")):
         return
     if python == "venv:":
-        raise SettingsError("python=venv: names no folder; say python=venv:PATH", "python")
+        raise SettingsError("python=venv: names no folder; say python=venv:PATH")
     if launch.container.kind != "none":
         where = "python=PATH names one that the image has" if python == "uv" else "name it as python=PATH/bin/python"
         raise SettingsError(
             f"python={python} with container={launch.container.kind}: a container runs the Python of its image, and an "
-            f"environment of the host may not run there; {where}",
-            "python",
+            f"environment of the host may not run there; {where}"
         )
     if training.recipe == "script" and training.train.command:
         raise SettingsError(
             f"python={python}: a program that is not Python finds nothing of it; launch its Python file instead, as "
-            f"`python -m launcher FILE.py python={python} amp=none`",
-            "python",
+            f"`python -m launcher FILE.py python={python} amp=none`"
         )
 
 
@@ -178,7 +172,7 @@ def check_limit(cluster: Cluster, default: int | None = None, of: str = "") -> N
     try:
         limit = slurm_units.minutes(cluster.time) if cluster.time is not None else default
     except ValueError as error:
-        raise SettingsError(f"cluster.time={error}", "cluster.time") from None
+        raise SettingsError(f"cluster.time={error}") from None
     early = SIGNALLED_EARLY if isinstance(cluster, SlurmCluster) else 0
     if limit is None or 60 * limit > cluster.stop_before + early:
         return
@@ -245,20 +239,17 @@ def _check_script(launch: Launch, training: Settings) -> None:
     if training.train.rate and not training.train.bare:
         raise SettingsError(
             f"train.rate={training.train.rate}: the steps of a script are counted; say train.bare=true as well, or "
-            "leave it out",
-            "train.rate",
+            "leave it out"
         )
     if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
         raise SettingsError(
             f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "
-            "a container of that image, which one it is, as image.is=ngc-tensorflow1:19.08",
-            "script",
+            "a container of that image, which one it is, as image.is=ngc-tensorflow1:19.08"
         )
     if training.train.bare and training.framework == "tensorflow" and launch.nodes > 1:
         raise SettingsError(
             f"nodes={launch.nodes}: with train.bare=true nothing tells TensorFlow's processes of each other; say "
-            "nodes=1",
-            "nodes",
+            "nodes=1"
         )
     if training.train.precision != "script":
         for name in NGC_TENSORFLOW1:

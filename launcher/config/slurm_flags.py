@@ -27,13 +27,11 @@ def check_flags(cluster: SlurmCluster) -> None:
     for flag in cluster.flags:
         name = flag.removeprefix("--").partition("=")[0]
         if not _FLAG.fullmatch(flag):
-            raise SettingsError(
-                f"cluster.flags: {flag} should be a long flag of sbatch, as --nice=100", "cluster.flags"
-            )
+            raise SettingsError(f"cluster.flags: {flag} should be a long flag of sbatch, as --nice=100")
         if name in NAMED:
-            raise SettingsError(f"cluster.flags: {flag}: say cluster.{NAMED[name]}= instead", "cluster.flags")
+            raise SettingsError(f"cluster.flags: {flag}: say cluster.{NAMED[name]}= instead")
         if name in OURS:
-            raise SettingsError(f"cluster.flags: --{name} is set by the launcher itself", "cluster.flags")
+            raise SettingsError(f"cluster.flags: --{name} is set by the launcher itself")
     for key in ("account", "partition", "qos", "exclude", "nodelist"):
         value = getattr(cluster, key)
         if value is not None and re.search(r"\s", value):

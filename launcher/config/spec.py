@@ -166,8 +166,7 @@ def _check_precision(spec: JobSpec) -> None:
     if training.framework not in spec.recipe.frameworks:
         raise SettingsError(
             f"framework={training.framework}: recipe {spec.recipe.name} is available in "
-            f"{', '.join(spec.recipe.frameworks)}",
-            "framework",
+            f"{', '.join(spec.recipe.frameworks)}"
         )
     checks.check_precision(training.amp, training.loss_scale, training.framework)
     settings.check_settings(training)

@@ -61,8 +61,7 @@ class GptSettings:
             choices = " or ".join(str(width) for width in (less, less + 2 * self.heads) if width)
             raise SettingsError(
                 f"train.width={self.width} must be a multiple of 2 x train.heads={self.heads}: rotary positions turn "
-                f"the features of a head in pairs; say train.width={choices}, or another train.heads",
-                "train.width",
+                f"the features of a head in pairs; say train.width={choices}, or another train.heads"
             )
 
     @property
@@ -78,8 +77,7 @@ def check_data(settings: Settings) -> None:
         return
     if train.vocab_size < BYTES:
         raise SettingsError(
-            f"train.vocab_size={train.vocab_size} with data=stdlib, whose tokens are bytes: say {BYTES} or more",
-            "train.vocab_size",
+            f"train.vocab_size={train.vocab_size} with data=stdlib, whose tokens are bytes: say {BYTES} or more"
         )
     if train.bytes_per_token is not None:
         raise SettingsError("train.bytes_per_token belongs to data=tokens", "train.bytes_per_token")
@@ -122,8 +120,7 @@ def check_files(settings: Settings, sizes: Mapping[str, int | None]) -> None:
         if path.endswith(TOKEN_FILES[0]) and settings.batch and settings.batch > samples:
             raise SettingsError(
                 f"batch={settings.batch} is more than the {samples:,} samples of train.context="
-                f"{settings.train.context} in {path}; say a smaller batch or train.context",
-                "batch",
+                f"{settings.train.context} in {path}; say a smaller batch or train.context"
             )
 
 

@@ -39,7 +39,7 @@ def check_request(settings: Any) -> None:
     if train.api == "static" and "linear" in operations.canonical((*settings.amp.allow, *settings.amp.deny), "amp"):
         raise SettingsError("train.api=static: a static graph of Paddle's has matmul, and no linear", "amp")
     if train.fp16_guard and not (train.api == "static" and settings.amp.level in ("o2", "o3")):
-        raise SettingsError("train.fp16_guard=true belongs to train.api=static with amp=o2 or o3", "train.fp16_guard")
+        raise SettingsError("train.fp16_guard=true belongs to train.api=static with amp=o2 or o3")
 
 
 RECIPE = Recipe(

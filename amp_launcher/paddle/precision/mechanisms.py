@@ -64,5 +64,5 @@ def matching_layers(model: nn.Layer, pattern: str) -> tuple[nn.Layer, ...]:
     layers = dict(model.named_sublayers())
     matching = tuple(layer for name, layer in layers.items() if fnmatchcase(name, pattern))
     if not matching:
-        raise SettingsError(f"amp.keep_fp32: {pattern} matches no layer of {', '.join(layers)}", "amp.keep_fp32")
+        raise SettingsError(f"amp.keep_fp32: {pattern} matches no layer of {', '.join(layers)}")
     return matching

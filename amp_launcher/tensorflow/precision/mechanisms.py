@@ -101,8 +101,7 @@ def matching(model: keras.Model, patterns: Sequence[str]) -> tuple[str, ...]:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise SettingsError(
                 f"amp.keep_fp32: {pattern} matches no layer{nearest(pattern, names)} "
-                f"(its layers: {', '.join(names[:12])}{', ...' * (len(names) > 12)})",
-                "amp.keep_fp32",
+                f"(its layers: {', '.join(names[:12])}{', ...' * (len(names) > 12)})"
             )
     return tuple(name for name in names if any(within(name, pattern) for pattern in patterns))
 

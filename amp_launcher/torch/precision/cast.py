@@ -41,8 +41,7 @@ def refuse_unknown(models: Sequence[nn.Module], patterns: Sequence[str]) -> None
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise SettingsError(
                 f"amp.keep_fp32: {pattern} names no module of {', '.join(type(model).__name__ for model in models)}"
-                f"{nearest(pattern, names)} (modules: {some(names, 12)})",
-                "amp.keep_fp32",
+                f"{nearest(pattern, names)} (modules: {some(names, 12)})"
             )
 
 

@@ -91,7 +91,7 @@ def _converter(gemm: str, device: str) -> Callable[[nn.Module], nn.Module]:
     if gemm == "nvfp4":
         return prototypes.to_nvfp4
     if device == "cuda" and (problem := prototypes.mxfp8_problem()):
-        raise SettingsError(f"amp.gemm={gemm}: {problem}", "amp.gemm")
+        raise SettingsError(f"amp.gemm={gemm}: {problem}")
     return functools.partial(prototypes.to_mxfp8, emulate=device == "cpu")
 
 
