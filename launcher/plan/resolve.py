@@ -101,7 +101,6 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         device=device,
         data=dataclasses.replace(training.data, dir=training.data.dir and facts.absolute(training.data.dir)),
     )
-    who = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user}
     plan = Plan(
         name=launch.name or _name(spec),
         run_root=facts.run_root,
@@ -126,8 +125,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         wait_gpus=launch.wait_gpus or (launch.after is not None and not slurm),
         processes=processes,
         host_env={
-            # A job of Slurm gets nothing of the environment that it was submitted from.
-            **({**who, "LANG": "C.UTF-8", **facts.slurm.environment} if slurm and facts.slurm else {}),
+            **(_slurm_environment(facts) if slurm else {}),
             **(facts.containers.environment if container and facts.containers else {}),
         },
         env={
@@ -255,6 +253,13 @@ def _decided(spec: JobSpec, precision: ResolvedPrecision) -> Decided | None:
         loss_scale=None if open_dtype and training.loss_scale.mode == "auto" else precision.loss_scale.mode,
         tf32=None if unknown and precision.tf32 else precision.tf32,
     )
+
+
+def _slurm_environment(facts: Facts) -> dict[str, str]:
+    """What a job finds set, since it gets nothing of the environment it was submitted from."""
+    assert facts.slurm is not None
+    who = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user, "LANG": "C.UTF-8"}
+    return {**who, **facts.slurm.environment}
 
 
 def _passed(spec: JobSpec, facts: Facts, inherits_shell: bool) -> tuple[str, ...]:

@@ -15,15 +15,13 @@ from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
-from launcher.runs import follow, run_files, store
+from launcher.runs import run_files, store
 from launcher.runs.run_files import Files
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import SILENT, Liveness, may_live, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Run
 
-LOG_LINES = 100
-"""Of the end of what Slurm writes into a job's own log."""
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
 # Without cgroups Slurm kills a job over its memory and calls it failed; only the log has the reason.
@@ -76,8 +74,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
             "unknown", f"squeue no longer lists job {job}, and how it ended is not known: {why}", asked=when
         )
     found = row or kept
-    log = follow.tail(Path(files.submitted.log), LOG_LINES) if files.submitted.log else []
-    judged = judge(job, found, "\n".join(log))._replace(asked=when)
+    judged = judge(job, found, _log(files))._replace(asked=when)
     if status is None and found and (judged.waits or judged.outcome == "cancelled"):
         judged = _of_dependent(folder, judged, found.reason)
     if found and found.exit and judged.outcome == "failed" and not judged.reason:
@@ -187,6 +184,19 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs that have a live job in Slurm. One that has recorded its end has none."""
     unfinished = {folder: files for folder, files in asked.items() if may_live(files)}
     return {folder for folder, known in liveness(unfinished).items() if known.life == "alive"}
+
+
+def _log(files: Files) -> str:
+    """The end of what Slurm wrote into the job's own log."""
+    log = files.submitted.log
+    if log is None:
+        return ""
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _keep(folder: str, job: str, row: Row) -> None:
