@@ -103,9 +103,14 @@ def leave_reason(run: str, reason: str) -> None:
 
 
 def set_submitit_job(run: str) -> None:
-    """Set what `submitit.JobEnvironment()` reads: the run as a job of one task, wherever it runs."""
-    folder, run_id = os.path.split(run)
-    os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=run_id)
+    """Set what `submitit.JobEnvironment()` reads: the run as a job of one task, wherever it runs, with the id that the
+    job has where it was submitted: Slurm's, else the run's."""
+    folder, job_id = os.path.split(run)
+    if (array := os.environ.get("SLURM_ARRAY_JOB_ID")) and (element := os.environ.get("SLURM_ARRAY_TASK_ID")):
+        job_id = f"{array}_{element}"
+    elif job := os.environ.get("SLURM_JOB_ID"):
+        job_id = job
+    os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=job_id)
     os.environ.update(SUBMITIT_LOCAL_NTASKS="1", SUBMITIT_LOCAL_JOB_NUM_NODES="1")
     os.environ.update(
         dict.fromkeys(("SUBMITIT_LOCAL_NODEID", "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID"), "0")
