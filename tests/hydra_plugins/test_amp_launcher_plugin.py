@@ -115,9 +115,6 @@ def task_launcher_cfg() -> dict[str, Any]:
 
 
 class TestLauncher(LauncherTestSuite):
-    # The first is `test_sweep_1_job` once more; the jobs of the other one are among those of `TestBatches`.
-    test_sweep_1_job_strict = test_sweep_2_optimizers = None  # type: ignore[assignment]
-
     @pytest.fixture
     def overrides(self, runs: Path) -> list[str]:
         return [f"hydra.launcher.run_root={runs}", "hydra.launcher.timeout_min=2"]
@@ -132,8 +129,6 @@ class TestBatches(BatchedSweeperTestSuite):
 class TestIntegration(IntegrationTestSuite):
     # What names and folders Hydra makes of a configuration doesn't depend on the launcher.
     test_custom_task_name = test_custom_sweeper_run_workdir = None  # type: ignore[assignment]
-    # The other one prints a path that begins with it.
-    test_get_orig_dir_multirun = None  # type: ignore[assignment]
 
 
 @pytest.fixture
