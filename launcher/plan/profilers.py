@@ -20,7 +20,7 @@ FOLDER = "profile"
 def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, ...]:
     """The words in front of a run's command, from its settings as plain values. Our trainers and wrappers in torch open
     and close the profiler's range themselves, so that their warm-up is not recorded; elsewhere, and in a script started
-    bare, all is. `dlprof` is told which iteration is the first to count."""
+    bare, all is. An option of `dlprof` names the first iteration to count."""
     profile = settings["profile"]
     tool = profile["tool"]
     in_range = settings["framework"] == "torch" and not bare

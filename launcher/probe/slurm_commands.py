@@ -18,8 +18,8 @@ _NEEDED = ("HOME", "USER", "LOGNAME", "PATH", "LANG", "TZ", "SLURM_CONF")
 
 
 def environment(conf: str | None = None) -> dict[str, str]:
-    """Enough to find the cluster, and nothing of a surrounding job. `conf` is the cluster's SLURM_CONF, where this
-    process's may be another cluster's."""
+    """Variables that find the cluster, without those of a surrounding job. `conf` is the cluster's SLURM_CONF, where
+    this process's may be another cluster's."""
     needed = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     return {**needed, "SLURM_CONF": conf} if conf else needed
 

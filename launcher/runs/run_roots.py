@@ -100,7 +100,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_with(run: Path, file: str, deed: str) -> Iterator[None]:
-    """Lock a run's folder for what two launchers would do twice, as `resumed`. Raises `UsageError`."""
+    """Lock a run's folder for what two launchers would do twice; `deed` names it: `resumed`. Raises `UsageError`."""
     try:
         handle = os.open(run / file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:  # moved or deleted since it was listed, as on its host

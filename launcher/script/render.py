@@ -229,8 +229,8 @@ def _start(plan: Plan) -> list[str]:
 
 
 def host_exports(plan: Plan) -> list[str]:
-    """Lines that export what a queue's node may lack, as the PATH that names the folder of Slurm's own programs: bash
-    finds by a PATH of its own what lies in the usual ones, but what it starts does not."""
+    """Lines that export what a queue's node may lack, as the PATH with the folder of Slurm's programs. Without it bash
+    searches the usual folders by a default of its own, and the programs that it starts, as `timeout`, search fewer."""
     return [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
 
 

@@ -38,7 +38,7 @@ def _kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_notebook_shows_its_runs_as_a_table_their_report_as_a_page_and_a_mistake_as_a_sentence(root: Path) -> None:
-    """And a script that it starts has nothing of its kernel."""
+    """A script that it starts gets none of its kernel's variables."""
     (root / "show.py").write_text("import os\nprint(sorted(os.environ))\n")
     words = WORDS.format(root=root)
     client = client_of(
