@@ -75,7 +75,7 @@ class Watchdog:
         self._gaps: deque[float] = deque(maxlen=RECENT)
         self._told = False
         self._watches = False
-        several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+        several = int(os.environ.get("LAUNCHER_TASKS") or os.environ.get("WORLD_SIZE") or 1) > 1
         self._pace = Pace(run, self._attempt, rank) if run and several else None
         self._dice = random.Random(rank)  # not the script's
 

@@ -18,6 +18,7 @@ import sys
 import traceback
 
 CALL, RESULT = "function.pkl", "function-result.pkl"
+_RANKS = ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID")
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """What a Python has to share with another one to load its functions."""
 
@@ -44,6 +45,11 @@ def write_own(path: str, content: bytes) -> None:
     with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
         stream.write(content)
     os.replace(f"{path}.new", path)
+
+
+def result_file(task: int) -> str:
+    """The name in the run folder of what one of several tasks returned."""
+    return f"function-result-{task}.pkl" if task else RESULT
 
 
 def run_folder(plan: str) -> str:
@@ -96,25 +102,29 @@ def unloadable(version: str) -> str:
 def leave_reason(run: str, reason: str) -> None:
     """Leave why this attempt failed for those who list the run, who unpickle nothing."""
     path = f"{run}/attempts/{os.environ.get('LAUNCHER_ATTEMPT')}/failed.json"
+    own = f"{path}.{task()}"
     with contextlib.suppress(FileNotFoundError):  # run by hand, it is no attempt
-        with open(f"{path}.new", "w", encoding="utf-8") as stream:
-            json.dump({"schema": 1, "rank": 0, "reason": reason}, stream)
-        os.replace(f"{path}.new", path)
+        with open(own, "w", encoding="utf-8") as stream:
+            json.dump({"schema": 1, "rank": task(), "reason": reason}, stream)
+        with contextlib.suppress(FileExistsError):  # that of the task that failed first
+            os.link(own, path)
+        os.unlink(own)
+
+
+def task() -> int:
+    """The number of this process among the function's tasks; `job/tasks.py` starts several."""
+    return int(os.environ.get("LAUNCHER_TASK", "0"))
 
 
 def set_submitit_job(run: str) -> None:
-    """Set what `submitit.JobEnvironment()` reads: the run as a job of one task, wherever it runs, with the id that the
-    job has where it was submitted: Slurm's, else the run's."""
-    folder, job_id = os.path.split(run)
-    if (array := os.environ.get("SLURM_ARRAY_JOB_ID")) and (element := os.environ.get("SLURM_ARRAY_TASK_ID")):
-        job_id = f"{array}_{element}"
-    elif job := os.environ.get("SLURM_JOB_ID"):
-        job_id = job
-    os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=job_id)
-    os.environ.update(SUBMITIT_LOCAL_NTASKS="1", SUBMITIT_LOCAL_JOB_NUM_NODES="1")
-    os.environ.update(
-        dict.fromkeys(("SUBMITIT_LOCAL_NODEID", "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID"), "0")
-    )
+    """Set what `submitit.JobEnvironment()` reads: Slurm's variables where there are any, as there are none in some
+    containers; else those of a local job whose id is the run's."""
+    folder, run_id = os.path.split(run)
+    place = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    os.environ.update(SUBMITIT_EXECUTOR=place, SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=run_id)
+    if "LAUNCHER_TASK" not in os.environ:  # one of several has its own
+        os.environ.update(dict.fromkeys(("SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_JOB_NUM_NODES"), "1"))
+        os.environ.update(dict.fromkeys(("SUBMITIT_LOCAL_NODEID", *_RANKS), "0"))
 
 
 def main(name: str, digest: str) -> int:
@@ -123,7 +133,7 @@ def main(name: str, digest: str) -> int:
     sys.path[0] = os.getcwd()
     run = run_folder(os.environ["LAUNCHER_SPEC"])
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
+        os.unlink(f"{run}/{result_file(task())}")  # an earlier attempt's, which must not pass for this one's
     set_submitit_job(run)
     try:
         pickled, reason = outcome_of(name, read_call(run, digest))
@@ -131,7 +141,7 @@ def main(name: str, digest: str) -> int:
         if isinstance(ended.code, str):  # a number is the exit code, which the run's script reports
             leave_reason(run, f"SystemExit: {ended.code}")
         raise
-    write_own(f"{run}/{RESULT}", pickled)
+    write_own(f"{run}/{result_file(task())}", pickled)
     if reason:
         leave_reason(run, reason)
     return 1 if reason else 0

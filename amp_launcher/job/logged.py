@@ -58,7 +58,7 @@ def log(step: int, *, loss: Any = None, samples: Any = None, **more: Any) -> Non
         raise ValueError(f"job.log: samples={samples} is less than 0")
     if receiver.receive is not None:
         receiver.receive(logged)
-    elif os.environ.get("RANK", "0") == "0":
+    elif os.environ.get("RANK", os.environ.get("LAUNCHER_TASK", "0")) == "0":
         print(_line(logged), flush=True)
 
 

@@ -126,8 +126,10 @@ def rank_and_size(framework: str, environ: Mapping[str, str] = os.environ) -> tu
     """This process's rank, and the number of processes.
 
     By the variables of torchrun, or of `paddle.distributed.launch`; in TensorFlow by TF_CONFIG, and one that can't be
-    read is none.
+    read is none. Tasks of a function (`amp_launcher.job.tasks`) have variables of their own.
     """
+    if "LAUNCHER_TASK" in environ:
+        return int(environ["LAUNCHER_TASK"]), int(environ["LAUNCHER_TASKS"])
     if framework == "paddle":
         return int(environ.get("PADDLE_TRAINER_ID", "0")), int(environ.get("PADDLE_TRAINERS_NUM", "1"))
     if framework != "tensorflow":

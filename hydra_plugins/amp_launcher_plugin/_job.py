@@ -68,7 +68,8 @@ class Job:
                 job_subdir_key="hydra.sweep.subdir",
             )
         finally:
-            if output := OmegaConf.select(config, "hydra.runtime.output_dir"):
+            output = OmegaConf.select(config, "hydra.runtime.output_dir")
+            if output and os.environ.get("LAUNCHER_TASK", "0") == "0":
                 atexit.register(leave_result, run, output)  # its verdict is given when the job has returned
         if done.status == JobStatus.FAILED:
             raise done._return_value

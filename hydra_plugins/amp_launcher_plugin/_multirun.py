@@ -26,10 +26,9 @@ from launcher.runs.schema import ResultRecord
 
 CONFS: dict[str, type] = {"local": launchers.LocalConf, "slurm": launchers.SlurmConf}
 EXECUTORS = {"local": LocalExecutor, "slurm": SlurmExecutor}
-SHARED = ("name", "timeout_min", "gpus_per_node", "mem_gb", "cpus_per_task")
+SHARED = ("name", "timeout_min", "gpus_per_node", "tasks_per_node", "nodes", "mem_gb", "cpus_per_task")
 """Keys that are parameters of executors by the same name; others of Slurm begin with slurm_ there."""
 OF_SLURM = "partition account qos constraint exclude gres wckey signal_delay_s array_parallelism setup".split()
-ONE = ("nodes", "tasks_per_node")
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 """The sweeper that needs no value of its jobs."""
 
@@ -84,9 +83,6 @@ def check_keys(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
     known = [field.name for field in dataclasses.fields(CONFS[place]) if not field.name.startswith("_")]
     if unknown := [key for key in keys if key not in known]:
         raise LauncherError(f"hydra.launcher.{unknown[0]} is not a key of it ({', '.join(known)})")
-    for key in ONE:
-        if keys.get(key) not in (None, 1):
-            raise LauncherError(f"hydra.launcher.{key}={keys[key]}: a job is one process on one node, so say 1")
     for key in ("mem_gb", "cpus_per_task"):
         if place == "local" and keys.get(key):
             raise LauncherError(f"hydra.launcher.{key}={keys[key]} is for amp_slurm; nothing limits a job of amp_local")
@@ -157,7 +153,7 @@ def returned(job: Any, overrides: Sequence[str]) -> JobReturn:
     """What a job that has ended returned; Hydra raises the error of one that failed."""
     error = job.exception()
     if error is None:
-        result: JobReturn = job.result()
+        result: JobReturn = job.results()[0]
         return result
     return JobReturn(
         overrides=list(overrides), status=JobStatus.FAILED, _return_value=CompactHydraException(str(error))

@@ -39,6 +39,8 @@ class PlanExecutor(core.Executor):
         "name": "name={}".format,
         "gpus_per_node": "gpus={}".format,
         "timeout_min": "cluster.time={}".format,
+        "nodes": "nodes={}".format,
+        "tasks_per_node": "train.processes={}".format,
     }
 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = ()) -> None:
@@ -88,7 +90,10 @@ class PlanExecutor(core.Executor):
     def _spec(self, words: Sequence[str]) -> JobSpec:
         from launcher.config import request, script_word
 
-        own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
+        given = dict(self.parameters)
+        if given.get("cpus_per_task"):  # a node's, for the launcher
+            given["cpus_per_task"] *= given.get("tasks_per_node", 1)
+        own = [self.PARAMETERS[name](value) for name, value in given.items()]
         script = list(words[:1]) if words and script_word.is_script(words[0]) else []
         all_words = [*script, *self._words, *own, *words[len(script) :]]
         specs = request.to_specs(request.compose(request.split_flags(all_words, starts=True)))

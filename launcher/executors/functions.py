@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from submitit.core.utils import DelayedSubmission
+from submitit.core.utils import DelayedSubmission, FailedJobError
 
 from amp_launcher import records
 from amp_launcher.around import script_source
@@ -45,7 +45,12 @@ _ASK = "import sys, cloudpickle; print('%d.%d' % sys.version_info[:2])"
 
 
 class FunctionJob(RunJob):
-    """A function that runs, or ran. Its result is what the function returned."""
+    """A function that runs, or ran. Its result is what the function returned; of one in several processes `results()`
+    has that of each by its number, and `task(N)` is the job of one."""
+
+    def __init__(self, folder: str | Path, job_id: str = "", tasks: Sequence[int] = ()) -> None:
+        plan = store.read(PlanRecord, Path(folder).expanduser() / "plan.json", ("nodes", "processes"))
+        super().__init__(folder, job_id, tasks or range((plan.nodes or 1) * (plan.processes or 1)))
 
     def submission(self) -> DelayedSubmission:
         script = store.read(PlanRecord, self.run_dir / "plan.json", ("script",)).script
@@ -57,16 +62,30 @@ class FunctionJob(RunJob):
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         ended, reason = super()._get_outcome_and_result()
-        if not (self.run_dir / function.RESULT).exists():  # killed, or ended by sys.exit() or os._exit()
+        file = self._result_file()
+        if not file.exists():  # killed, or ended by sys.exit() or os._exit()
             why = f"the process ended first, as by sys.exit() (logs in {self.run_dir}/attempts)"
             done = f"run {self.run_id} is done, but its function did not return: {why}"
             return "error", done if ended == "success" else reason
-        outcome, value = cloudpickle.loads(
-            self._own(functools.partial(function.read_own, str(self.run_dir / function.RESULT)))
-        )
+        outcome, value = cloudpickle.loads(self._own(functools.partial(function.read_own, str(file))))
         if outcome == "success":  # an attempt that was killed afterwards has no result
             return ("success", value) if ended == "success" else ("error", reason)
         return "error", f"{str(value).rstrip()}\nrun {self.run_id} failed (logs in {self.run_dir}/attempts)"
+
+    def exception(self) -> FailedJobError | None:
+        if not self._sub_jobs:
+            return super().exception()
+        errors: list[Any] = [error for job in self._sub_jobs if (error := job.exception())]
+        # The others, which that task's failure has ended, have the run's reason alone, without the traceback.
+        return max(errors, key=lambda error: len(str(error)), default=None)
+
+    def results(self) -> list[Any]:
+        if self._sub_jobs and (error := self.exception()):
+            raise error
+        return super().results()
+
+    def _result_file(self) -> Path:
+        return self.run_dir / function.result_file(self.task_id or 0)
 
     def _own(self, read: Callable[[], bytes]) -> bytes:
         if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):
@@ -108,9 +127,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
     if spec.training.train.bare:  # whether it uses a framework is its own affair
         facts = dataclasses.replace(facts, packages={spec.training.framework: "", **facts.packages})
     modes = tuple(word for word in spec.words if word.startswith("amp") and not spec.training.train.bare)
-    plan = dataclasses.replace(resolve(spec, facts), processes=1, words=modes, name=launch.name or "")
-    if plan.nodes > 1:
-        raise UsageError(f"nodes={plan.nodes}: a function runs in one process; submit a plan of a script")
+    plan = dataclasses.replace(resolve(spec, facts), words=modes, name=launch.name or "")
     if plan.container is None:
         _check_python(plan.python)
     assert plan.script is not None

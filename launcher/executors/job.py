@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ class RunJob(core.Job[Any]):
 
     watcher = RunWatcher(delay_s=1)
 
-    def __init__(self, run_dir: str | Path) -> None:
-        self.run_dir = Path(run_dir).expanduser().absolute()
-        super().__init__(folder=self.run_dir, job_id=self.run_dir.name)
+    def __init__(self, folder: str | Path, job_id: str = "", tasks: Sequence[int] = (0,)) -> None:
+        self.run_dir = Path(folder).expanduser().absolute()
+        super().__init__(folder=self.run_dir, job_id=self.run_dir.name, tasks=tasks)
 
     def _register_in_watcher(self) -> None:
         self.watcher.register_job(str(self.run_dir))

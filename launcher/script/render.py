@@ -281,7 +281,7 @@ def _run(plan: Plan) -> list[str]:
         lines += [gpu_locks.take(plan.gpus, plan.gpu_pool, plan.run_id, wait=plan.wait_gpus)]
         lines += [gpu_locks.SHOW] if len(plan.gpu_pool) > plan.gpus else []
         lines += ["report_running"]
-    if plan.nodes > 1 and not plan.arms:
+    if plan.nodes > 1 and not plan.arms and not trainer_command.is_function(plan):
         lines += ["set_rendezvous"]
     if _is_job(plan):
         # DLProf would not survive it.

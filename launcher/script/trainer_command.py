@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
+from amp_launcher import records
 from launcher.containers.devices import JOB_GPUS, needs_job_gpus
 from launcher.containers.runtime import Wrapped
 from launcher.containers.words import EnvArg, Word, to_bash
@@ -38,6 +39,11 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     python = (*profiler, plan.python)
     if plan.processes == 1 and plan.nodes == 1:
         return [(*python, *own[0]), *own[1:]]
+    if is_function(plan):
+        tasks = (f"{plan.code_dir}/amp_launcher/job/tasks.py", f"--per-node={plan.processes}")
+        if plan.queue != "slurm":
+            return [(*python, *tasks), *own]
+        return [(*python, *tasks, f"--nodes={plan.nodes}", EnvArg("SLURM_NODEID", before="--node=")), *own]
     if plan.framework == "paddle":  # which starts files alone, as `amp_launcher/paddle/rank.py MODULE ...`
         launch = ("-m", "paddle.distributed.launch", f"--nproc_per_node={plan.processes}")
         return [
@@ -64,12 +70,23 @@ def lines(plan: Plan) -> list[str]:
     return [*first, f"exec {last}" if by_srun(plan) and not outliving(plan) else last]
 
 
+def is_function(plan: Plan) -> bool:
+    return plan.script is not None and plan.script.file == records.FUNCTION
+
+
 def by_srun(plan: Plan) -> str:
     """The line that starts this script on each node, where it starts the trainer; empty where nothing needs it."""
     if plan.nodes == 1 or plan.arms or is_pyxis(plan):
         return ""
     # --export: without it, srun hands on what sbatch was told to export, which is nothing.
-    words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", "--kill-on-bad-exit=0", "--export=ALL"]
+    ends_others = int(is_function(plan))  # whose tasks don't know of each other
+    words = [
+        "srun",
+        "--ntasks-per-node=1",
+        f"--nodes={plan.nodes}",
+        f"--kill-on-bad-exit={ends_others}",
+        "--export=ALL",
+    ]
     if plan.cluster["cpus"]:
         words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
     return f'{" ".join(words)} bash "$LAUNCHER_RUN/run.sh" node'
@@ -141,8 +158,13 @@ def _links(plan: Plan) -> list[str]:
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """The same command with its late words read by a shell in the container: only there each task has its number."""
-    late = " ".join(f'"{word.before}${word.variable}"' for word in argv if isinstance(word, EnvArg))
-    plain = tuple(word for word in argv if isinstance(word, str))
-    # Behind `PYTHON -m MODULE`, which are the first three words.
-    text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'
-    return ("/bin/sh", "-c", text, "sh", *plain)
+    plain: list[str] = []
+    words: list[str] = []
+    for word in argv:
+        if isinstance(word, EnvArg):
+            words.append(f'"{word.before}${word.variable}"')
+        else:
+            assert isinstance(word, str)
+            plain.append(word)
+            words.append(f'"${{{len(plain)}}}"')
+    return ("/bin/sh", "-c", f"exec {' '.join(words)}", "sh", *plain)

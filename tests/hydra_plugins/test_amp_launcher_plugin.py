@@ -215,6 +215,7 @@ def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(app: Path, ru
         ("local", "amp=o9", "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
         ("local", "container=podman", "container=podman needs image="),
         ("local", "run_root=/proc/nothing", "run_root=/proc/nothing"),
+        ("local", "nodes=2", "nodes=2"),
         ("slurm", "gres=tape", "slurm_gres='tape': should be gpu:2"),
     ],
 )
@@ -231,7 +232,6 @@ def test_so_is_each_value_of_a_key(
 @pytest.mark.parametrize(
     ("place", "keys", "message"),
     [
-        ("local", {"tasks_per_node": 2}, "tasks_per_node=2: a job is one process on one node"),
         ("local", {"mem_gb": 2.0}, "mem_gb=2.0 is for amp_slurm"),
         ("slurm", {"comment": "hello"}, "hydra.launcher.comment is not a key of it (wait, run_root, words, amp"),
         ("local", {"wait": False}, "wait=false gives no values to hydra_plugins.other.Sweeper"),

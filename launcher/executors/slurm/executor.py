@@ -31,7 +31,6 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
     PARAMETERS: ClassVar[Parameters] = {
         **PlanExecutor.PARAMETERS,
         "mem_gb": lambda gigabytes: f"cluster.mem={round(1024 * gigabytes)}M",
-        "nodes": "nodes={}".format,
         "cpus_per_task": "cluster.cpus={}".format,
         "slurm_account": "cluster.account={}".format,
         "slurm_array_parallelism": "cluster.parallel={}".format,

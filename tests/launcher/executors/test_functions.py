@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,29 @@ def scaled(value: float, lr: float = 1.0) -> dict[str, float]:
 def process_and_job() -> tuple[int, tuple[str, int, int, int]]:
     known = submitit.JobEnvironment()
     return os.getpid(), (known.job_id, known.num_tasks, known.global_rank, known.local_rank)
+
+
+def cpus() -> str | None:
+    return os.environ.get("SLURM_CPUS_PER_TASK")
+
+
+def trains_in_tasks() -> tuple[int, float]:
+    """As a script that trains on several GPUs under submitit begins: the rank, and its weight after one step."""
+    import torch
+
+    where = submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+    torch.distributed.init_process_group("gloo")
+    torch.nn.init.ones_((model := torch.nn.Linear(1, 1, bias=False)).weight)
+    optimizer = torch.optim.SGD((parallel := torch.nn.parallel.DistributedDataParallel(model)).parameters(), lr=0.5)
+    parallel(torch.full((1, 1), 2.0 * where.rank)).sum().backward()
+    optimizer.step()
+    return where.rank, model.weight.item()
+
+
+def fails_in_task(number: int) -> None:
+    if submitit.JobEnvironment().global_rank == number:
+        raise ValueError("no value in this task")
+    time.sleep(600)
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.testbed)])
@@ -87,6 +111,31 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
     for record in (Status, Submission, PlanRecord, Provenance):
         values = store.read_or_empty(folder / f"{record.__name__.removesuffix('Record').lower()}.json")
         assert values and decode(record, values)[1] == [], record
+
+
+def test_a_function_runs_in_as_many_processes_as_tasks_and_gives_the_result_of_each(executor: PlanExecutor) -> None:
+    nodes, each = (2, {"cpus_per_task": 1}) if executor.kind == "slurm" else (1, {})
+    executor.update_parameters(nodes=nodes, tasks_per_node=2, **each)
+    with executor.batch():
+        job, failed = executor.submit(process_and_job), executor.submit(fails_in_task, 1)
+        of_each = executor.submit(cpus)
+    processes, known = zip(*job.results(), strict=True)
+    assert len(set(processes)) == job.num_tasks == 2 * nodes
+    assert list(known) == [(job.job_id, 2 * nodes, task, task % 2) for task in range(2 * nodes)]
+    assert job.task(1).result() == FunctionJob(job.run_dir).results()[1] == (processes[1], known[1])
+    with pytest.raises(FailedJobError, match="\nValueError: no value in this task\n"):
+        failed.results()
+    assert failed.get_info()["Reason"] == "failed: ValueError: no value in this task"
+    assert of_each.results() == ["1" if each else None] * 2 * nodes
+
+
+def test_its_tasks_meet_as_those_of_submitit_do_and_a_mode_is_proved_on_all(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs", ["telemetry.every=0", "gpus=0", "amp=o1"])
+    executor.update_parameters(tasks_per_node=2)
+    job = executor.submit(trains_in_tasks)
+    assert job.results() == [(0, 0.5), (1, 0.5)]
+    observed = store.read(ResultRecord, job.run_dir / "result.json").observed
+    assert observed.verdict == "proved" and "at step 1 on 2 ranks" in (observed.why or "")
 
 
 def test_an_error_is_shown_from_the_function_on_with_the_run_and_its_logs(tmp_path: Path) -> None:
