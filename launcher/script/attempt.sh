@@ -273,17 +273,23 @@ relay_stop() { # subshell's pid: signals its children when the run is asked to s
   read -ra pids <"/proc/$1/task/$1/children" # which has no end of line
   [ "${#pids[@]}" -gt 0 ] || return
   : >"$LAUNCHER_LOGS/.asked"
-  kill -s "$LAUNCHER_STOP_SIGNAL" "${pids[@]}"
+  if declare -F start_nodes >/dev/null; then
+    signal_steps "$LAUNCHER_STOP_SIGNAL" # a srun that gets TERM kills all
+  else
+    kill -s "$LAUNCHER_STOP_SIGNAL" "${pids[@]}"
+  fi
 }
 
 # A script has ended after a request to stop: record that, as its wrapper does where it can. It can't of a bare script,
 # nor of one that ended by itself at a TERM of Slurm's to all steps of the job.
 mark_stopped() {
+  local why=${LAUNCHER_ASKED:-request}
   [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] || return
   [ -e "$LAUNCHER_LOGS/.asked" ] ||
     { [ "$LAUNCHER_WHO${LAUNCHER_ASKED-}" = scriptpreemption ] && declare -F start_nodes >/dev/null; } || return
+  ! grep -qs ", time limit" "$LAUNCHER_RUN/STOP" || why="time limit"
   printf '{"schema": 1, "checkpoint": null, "step": null, "saved": false, "why": "%s", "time": "%s"}\n' \
-    "${LAUNCHER_ASKED:-request}" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
+    "$why" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
 }
 
 end_attempt() { # the run's last state, by the exit code and what lies in its folder

@@ -67,14 +67,19 @@ hear_preemption() {
 # After a rank has failed, its own torchrun ends the others of its node. A node whose ranks are halted, or wait for it for
 # ever, would keep the job until its time limit.
 end_left_nodes() {
-  local failed step
+  local failed
   trap '' TERM INT HUP
   until [ -e "$LAUNCHER_LOGS/failed.json" ]; do sleep 1; done
   printf -v failed '%(%s)T' -1
   sleep_until "$((failed + 60))"
   : >"$LAUNCHER_LOGS/left"
+  signal_steps KILL
+}
+
+signal_steps() { # signal: to every process that srun has started
+  local step
   for step in $(timeout 30 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i); do
-    case $step in *.[0-9]*) scancel --signal=KILL "$step" ;; esac
+    case $step in *.[0-9]*) scancel --signal="$1" "$step" ;; esac
   done
 }
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from launcher.probe.slurm_commands import call
 from launcher.runs.states import State
 from tests.amp_launcher.torch.trainers import result, rows
@@ -104,6 +106,7 @@ REQUESTS = {
     "limit": ("script=saves.py", *BARE, "cluster.time=2", "cluster.stop_before=55"),
     "used": ("script=used.py", "amp=o0", "cluster.max_requeues=1"),
     "unsaved": ("script=ranks.py", *UNPROVED, "nodes=2"),
+    "bare": ("script=ranks.py", *BARE, "nodes=2"),
 }
 REAL = (
     *("script=plain.py", "amp=o1", "nodes=2", "env.PACE=0.2", f"cluster.setup=['{LATER}']"),
@@ -140,11 +143,12 @@ def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitt
     assert not list(folder.glob(".seen*"))
 
 
+@pytest.mark.parametrize(("name", "code"), [("unsaved", 85), ("bare", 1)])
 def test_two_ranks_that_saved_nothing_before_their_time_limit_are_both_asked_and_the_job_is_not_requeued(
-    submitted: Submitted,
+    submitted: Submitted, name: str, code: int
 ) -> None:
-    folder = submitted.folder("unsaved")
-    until(lambda: begun(submitted, "unsaved") and submitted.output("unsaved").count("begun") == 2, LONG)
+    folder = submitted.folder(name)
+    until(lambda: begun(submitted, name) and submitted.output(name).count("begun") == 2, LONG)
     ask_as_before_a_time_limit(folder)
     seen = ended(folder, LONG)
     assert (seen.name, seen.attempt) == ("stopped", 1)
@@ -152,10 +156,11 @@ def test_two_ranks_that_saved_nothing_before_their_time_limit_are_both_asked_and
         "time limit; no checkpoint; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set "
         "script.resume_arguments"
     )
-    lines = sorted(line for line in submitted.output("unsaved").splitlines() if line.startswith("rank"))
+    lines = sorted(line for line in submitted.output(name).splitlines() if line.startswith("rank"))
     assert lines == ["rank 0 asked on n1", "rank 1 asked on n2"]
-    # The script ended with 0, and no job that is to come after this one may take that for a success.
-    until(lambda: "ExitCode=85:0" in call(["scontrol", "show", "job", job_of(folder)]).stdout)
+    # The script ended with 0, but bare's torchrun with 1, and no job that is to come after this one may take that for a
+    # success.
+    until(lambda: f"ExitCode={code}:0" in call(["scontrol", "show", "job", job_of(folder)]).stdout)
 
 
 def test_with_its_requeues_used_up_it_says_so_and_keeps_what_earlier_attempts_measured_and_proved(
