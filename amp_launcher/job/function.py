@@ -1,9 +1,11 @@
 """What runs a Python function as a job: `python job/function.py NAME SHA256`; LAUNCHER_SPEC names the run's plan.
 
 The function and its arguments are in `function.pkl` of the run folder, after the version of the Python that submitted
-it and the folders in which that finds modules; its result goes into `function-result.pkl`. Both are pickles, which can
-run anything when they are read: so each is read only where it is the caller's own file that nobody else may write or
-read, and the former only with the digest that the plan names.
+it and the folders in which that finds modules; its result goes into `function-result.pkl`. One with a `checkpoint`
+method, as submitit's `Checkpointable`, gives its next call when the run is asked to stop, which goes into
+`function-saved.pkl` among the run's checkpoints. All are pickles, which can run anything when they are read: so each is
+read only where it is the caller's own file that nobody else may write or read, and `function.pkl` only with the digest
+that the plan names.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ import hashlib
 import json
 import os
 import pickle
+import signal
 import stat
 import sys
 import traceback
+from typing import Any
 
-CALL, RESULT = "function.pkl", "function-result.pkl"
+CALL, RESULT, SAVED = "function.pkl", "function-result.pkl", "function-saved.pkl"
+STOPPED = 85
+"""The exit code of one that has saved its next call."""
 _RANKS = ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID")
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """What a Python has to share with another one to load its functions."""
@@ -70,7 +76,10 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
     import cloudpickle
 
     try:
+        with contextlib.suppress(FileNotFoundError):
+            call = read_own(saved_file())
         function, arguments, named = cloudpickle.loads(call)
+        save_when_asked(function, arguments, named)
         result = function(*arguments, **named)
     except Exception as error:  # whatever it raises is its outcome
         beyond_here = error.__traceback__ and error.__traceback__.tb_next
@@ -85,6 +94,37 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
             text = f"{reason}\n"
     sys.stderr.write(text)
     return cloudpickle.dumps(("error", text)), reason
+
+
+def checkpoint_of(function: Any) -> Any:
+    """The method by which submitit asks a callable for its next call; None where it has none."""
+    return getattr(function, "__submitit_checkpoint__", None) or getattr(function, "checkpoint", None)
+
+
+def saved_file() -> str:
+    return f"{os.environ.get('LAUNCHER_CHECKPOINT_DIR', '')}/{SAVED}"
+
+
+def save_when_asked(function: Any, arguments: Any, named: Any) -> None:
+    """From now on the run's signal to stop has the function save its next call, and ends it. The first of several tasks
+    does that for all."""
+    import cloudpickle
+
+    checkpoint = checkpoint_of(function)
+    if checkpoint is None:
+        return
+
+    def save(number: int, frame: object) -> None:
+        if task() == 0:
+            if again := checkpoint(*arguments, **named):
+                write_own(saved_file(), cloudpickle.dumps((again.function, again.args, again.kwargs)))
+            raise SystemExit(STOPPED)
+
+    with open(os.environ["LAUNCHER_SPEC"], encoding="utf-8") as stream:
+        name = json.load(stream)["script"]["stop_signal"]
+    signal.signal(getattr(signal, f"SIG{name}"), save)
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:  # a preemption's, which comes before the run's own signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def unloadable(version: str) -> str:

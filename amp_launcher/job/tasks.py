@@ -43,16 +43,17 @@ def variables(local: int, per_node: int, node: int | None, nodes: int) -> dict[s
     return values
 
 
-def run(argv: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
-    """A process for each environment, with these words. Returns 0, or the exit code of the first that failed."""
+def run(argv: Sequence[str], environments: Sequence[Mapping[str, str]], pass_on: bool) -> int:
+    """A process for each environment, with these words; signals are passed on to them, or not where they reach all by
+    themselves. Returns 0, or the exit code of the first that failed."""
     running: dict[int, subprocess.Popen[bytes]] = {}
 
     def signal_all(number: int, frame: object = None) -> None:
-        for task in running.values():
-            task.send_signal(number)
+        for pid in running:  # by `Popen.send_signal` those that have ended would be waited for
+            os.kill(pid, number)
 
     for name in _PASSED_ON:
-        signal.signal(getattr(signal, name), signal_all)
+        signal.signal(getattr(signal, name), signal_all if pass_on else lambda number, frame: None)
     signal.signal(signal.SIGALRM, lambda number, frame: signal_all(signal.SIGKILL))
     for environment in environments:
         task = subprocess.Popen(argv, env=environment)
@@ -78,7 +79,8 @@ def main(words: Sequence[str]) -> int:
         words = words[1:]
     per_node, nodes, node = options["per-node"], options["nodes"], options.get("node")
     own = [variables(local, per_node, node, nodes) for local in range(per_node)]
-    return run([sys.executable, *words], [{**os.environ, **each} for each in own])
+    # Slurm signals every process of a step; on one node the run's script signals this one alone.
+    return run([sys.executable, *words], [{**os.environ, **each} for each in own], pass_on=nodes == 1)
 
 
 if __name__ == "__main__":

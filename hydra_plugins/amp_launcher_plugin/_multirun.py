@@ -18,7 +18,7 @@ from hydra.errors import CompactHydraException
 
 import hydra_plugins
 from hydra_plugins.amp_launcher_plugin import launchers
-from hydra_plugins.amp_launcher_plugin._job import Application, Job
+from hydra_plugins.amp_launcher_plugin._job import Application, Job, JobAgain
 from launcher import LauncherError, LocalExecutor, SlurmExecutor
 from launcher.executors import functions
 from launcher.runs import run_ids, store
@@ -107,9 +107,10 @@ def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
         except Exception as error:  # pickling runs whatever code the values bring
             raise LauncherError(f"the application can't be pickled: {type(error).__name__}: {error}") from None
         file = functions.file_of(own.task_function)
+        kind = JobAgain if keys.get("max_num_timeout") else Job
         with executor.batch():
             return [
-                executor.submit(Job(application, list(words), number, swept, file))
+                executor.submit(kind(application, list(words), number, swept, file))
                 for number, (words, swept) in enumerate(zip(overrides, swept_of(overrides), strict=True), first)
             ]
 
@@ -138,6 +139,8 @@ def words_of(keys: Mapping[str, Any], place: str, output: str) -> Iterator[str]:
     """Settings of every job. Those in containers find the folder of their output."""
     if place == "slurm" or is_contained(keys):
         yield "env_from=shell"
+    if again := keys.get("max_num_timeout"):
+        yield f"cluster.max_requeues={again}"
     if place == "slurm" and keys.get("gpus_per_node") is None and keys.get("gres") is None:
         yield "gpus=0"
     for key in ("amp", "container", "image", "python"):

@@ -84,6 +84,8 @@ class SlurmConf(LocalConf):
     gres: str | None = None
     wckey: str | None = None
     signal_delay_s: int | None = None
+    max_num_timeout: int = 0
+    """How often a job is started again with the same overrides after its time limit."""
     array_parallelism: int | None = None
     setup: list[str] | None = None
 

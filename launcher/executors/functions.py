@@ -165,6 +165,9 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
     content: bytes = pickle.dumps((function.VERSION, _module_folders(), pickled), protocol=4)
     assert plan.script is not None
     script = dataclasses.replace(plan.script, arguments=(_name(call), hashlib.sha256(content).hexdigest()))
+    if script.stop_signal == "TERM" and function.checkpoint_of(call.function):
+        # submitit's own signal: TERM ends a task where another one has failed, which is nothing to save
+        script = dataclasses.replace(script, stop_signal="USR2")
     swept = getattr(call.function, "swept", ())  # what it says that it differs in from others of its batch
     return dataclasses.replace(plan, name=plan.name or _name(call), script=script, swept=swept), content
 

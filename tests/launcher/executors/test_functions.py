@@ -30,6 +30,7 @@ from launcher.runs import selection, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord, Provenance, ResultRecord, Status, Submission
 from tests.launcher import warm
+from tests.launcher.run_folders import until
 from tests.testbed.facts import Testbed
 
 
@@ -243,6 +244,31 @@ def test_a_resumed_function_is_the_one_of_its_run(tmp_path: Path) -> None:
     assert main(["resume", job.run_id, f"run_root={tmp_path / 'runs'}"]) == 0
     assert (job.run_dir / "attempts" / "2" / "plan.json").exists()
     assert FunctionJob(str(job.run_dir)).result() == "again"
+
+
+class Counted(submitit.helpers.Checkpointable):  # type: ignore[misc] # untyped
+    """How often it was called."""
+
+    calls = 0
+
+    def __call__(self, until: int) -> int:
+        self.calls += 1
+        print(f"call {self.calls}", flush=True)
+        if self.calls < until:
+            time.sleep(600)
+        return self.calls
+
+
+def test_what_submitit_can_checkpoint_is_saved_when_it_is_stopped_and_resumed(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs", ["telemetry.every=0", "gpus=0"])
+    executor.update_parameters(tasks_per_node=2)
+    job = executor.submit(Counted(), 2)
+    until(lambda: (job.stdout() or "").count("call 1") == 2)
+    job.cancel()
+    saved = job.run_dir / "checkpoints" / function.SAVED
+    assert job.state == "CANCELLED" and stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert main(["resume", job.run_id, f"run_root={tmp_path / 'runs'}"]) == 0
+    assert FunctionJob(job.run_dir).results() == [2, 2]
 
 
 @pytest.mark.parametrize("folder", ["/runs/otter", "/attempts/20260101-000000-otter", "/attempts/1/runs/otter"])
