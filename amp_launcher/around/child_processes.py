@@ -9,6 +9,7 @@ import struct
 
 MATTERS = 1.0
 """Seconds of computing from which other processes may have trained: importing a framework takes longer."""
+RANKS = "ranks are observed where train.processes=N starts them, by torchrun, and not the script itself"
 _NUMBER = struct.Struct("q")
 
 
@@ -34,7 +35,7 @@ class ChildProcesses:
             did = f"processes that the script started computed for {seconds:.0f} s"
         else:
             return ""
-        return f"{did}, and are not observed; train.processes=N starts N that are"
+        return f"{did}, and are not observed; {RANKS}"
 
     def _steps(self) -> int:
         return int(_NUMBER.unpack_from(self._shared, 0)[0])

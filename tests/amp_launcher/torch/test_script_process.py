@@ -151,3 +151,30 @@ def test_a_script_whose_other_processes_train_is_told_so(tmp_path, end, why):
     ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, TRAIN + end))).complete()
     assert ended.returncode == 0, ended.stderr
     assert f"no step was observed; {why}" in ended.stdout
+
+
+RANKS = """
+from torch import multiprocessing
+
+def rank(index):
+    train()
+
+multiprocessing.start_processes(rank, nprocs=2, start_method="fork")
+"""
+
+
+def test_a_script_that_waits_for_ranks_of_its_own_is_told_so_while_they_train(tmp_path):
+    ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, TRAIN + RANKS))).complete()
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("warning: amp=o1 can't be proved: ") == 1, ended.stderr
+    assert (
+        "observed where train.processes=N starts them, by torchrun, and not the script itself; it continues"
+        in ended.stderr
+    )
+
+
+def test_a_script_that_trains_beside_processes_of_its_own_is_proved_without_a_warning(tmp_path):
+    start = "multiprocessing.start_processes(print, nprocs=1, start_method='fork')"
+    text = f"{TRAIN}from torch import multiprocessing\ntrain()\n{start}\n"
+    ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, text))).complete()
+    assert "amp=o1 proved" in ended.stdout and "warning" not in ended.stderr, ended
