@@ -42,6 +42,10 @@ BEGAN_LATE = (
     " (autocast begins where a step calls its first module, and products were computed before: write model(x) for "
     "model.forward(x), or torch.autocast around what uses weights without a module, and say train.precision=script)"
 )
+MADE_NONE = (
+    " (its text has a Precision, which would apply the mode, and it made none: make it in every case, or say "
+    "train.precision=launcher for what can be applied around the script)"
+)
 
 
 class TorchWrapper(Wrapper):
@@ -53,6 +57,7 @@ class TorchWrapper(Wrapper):
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         self._device, capability = device_and_capability(settings.device, os.environ)
+        self._by_text = started.source.asks and settings.train.precision == "auto"
         self.device = TorchDevice(self._device)
         flight_recorder.switch_on(settings, started.chosen.run, self._device.type)
         super().__init__(started, self._device.type, capability)
@@ -75,6 +80,8 @@ class TorchWrapper(Wrapper):
                 return SWITCHED_OFF
             if self._autocast and self._autocast.called_in_backward:
                 return CALLS_IN_BACKWARD
+            if self._by_text and not self.has_own_precision:
+                return MADE_NONE
             return BEGAN_LATE if self._autocast and self._autocast.began_late else advice()
 
         early.advice = advise

@@ -61,6 +61,15 @@ def test_a_script_whose_own_autocast_is_off_is_told_how_to_switch_it_on(run):
     assert "in an autocast of its own that is off" in ended.err and "say train.precision=script" in ended.err
 
 
+def test_a_script_that_makes_its_precision_only_sometimes_is_told_who_applies_the_mode(run):
+    some = "from amp_launcher.torch import Precision\nif len(sys.argv) > 1:\n    precision = Precision()\noptimizer = "
+    text = "import sys\n" + PLAIN.replace("optimizer = ", some, 1)
+    ended = run(text, "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "contradicted")
+    assert "it made none" in ended.err and "train.precision=launcher" in ended.err
+    assert run(text, "amp=o1", "train.precision=launcher").verdict == "proved"
+
+
 BY_WEIGHTS = """
 class Late(nn.Module):
     def forward(self, x):
