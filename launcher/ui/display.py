@@ -73,7 +73,7 @@ class Lines:
             when, before = self._last.get(row.label, (now, None))
             if row.state.finished and len(rows) == 1:
                 continue  # the summary follows, and begins with how it ended
-            if _differs(before, row):
+            if before is None or _differs(before, row):
                 self.say(f"{row.label}  {summary.headline(row.state, time.time())}")
             elif not _worth_a_line(before, row, now - when, max(1, busy)):
                 continue
@@ -88,13 +88,11 @@ class Lines:
         """Nothing has to be undone."""
 
 
-def _differs(before: Row | None, row: Row) -> bool:
-    return before is None or (before.state.name, before.state.attempt) != (row.state.name, row.state.attempt)
+def _differs(before: Row, row: Row) -> bool:
+    return (before.state.name, before.state.attempt) != (row.state.name, row.state.attempt)
 
 
-def _worth_a_line(before: Row | None, row: Row, seconds: float, busy: int) -> bool:
-    if before is None:
-        return False
+def _worth_a_line(before: Row, row: Row, seconds: float, busy: int) -> bool:
     if row.progress.step == before.progress.step:  # a line as often as the silence doubles
         silence = time.time() - row.progress.last if row.progress.last is not None else 0.0
         return row.state.name == "running" and silence >= SILENCE and seconds >= max(SILENCE, silence / 2)

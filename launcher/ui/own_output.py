@@ -134,6 +134,6 @@ def status(row: Row) -> str:
     now = time.time()
     seconds = summary.elapsed(row.state, now)
     parts = [row.label, row.state.name if row.progress.step else summary.headline(row.state, now)]
-    parts += [display.line(row.progress, now if row.state.name == "running" else None)] if row.progress.step else []
+    parts += [display.line(row.progress, now)] if row.progress.step else []
     parts += [units.duration(seconds)] if seconds is not None else []
     return "  ".join(parts)

@@ -135,6 +135,8 @@ def test_a_sweep_shows_its_cells(root, shown):
     assert [line.split()[:2] for line in rows] == [[f"00{index}", f"1e-{index}"] for index in range(4)]
     assert rows[1].split()[2:] == ["done", "1m05s", "-", "0.1", "0.9", "0.1", "0.25", "3410", "512", "MiB", "proved"]
     assert total == f"sweep {SWEEP}: 4 runs, 4 done, 4m20s in total, 0.2889 GPU hours"
+    ends = [header.index(name) + len(name) for name in ("TIME", "SAMPLES/S")]
+    assert {rows[1][end - 1 : end + 1] for end in ends} == {"s ", "0 "}, "figures are aligned to the right"
     for words, order in (
         ("--sort loss", "1023"),
         ("--sort f1", "2103"),
@@ -145,6 +147,7 @@ def test_a_sweep_shows_its_cells(root, shown):
     table = list(csv.DictReader(io.StringIO("\n".join(shown("calm", "--csv")))))
     assert [row["lr"] for row in table] == ["1e-0", "1e-1", "1e-2", "1e-3"]
     assert (table[1]["f1"], table[1]["seconds"], table[3]["loss"]) == ("0.25", "65.0", "")
+    assert (table[1]["rate"], table[1]["unit"], table[1]["proof"]) == ("3410.5", "samples/s", "proved")
     for words, problem in (
         (
             ("calm", "--sort", "bleu"),

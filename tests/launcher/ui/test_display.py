@@ -66,6 +66,7 @@ def test_a_line_says_all_that_is_known():
         ({"nonfinite": ("loss",)}, "step 3  loss not finite"),
         ({"steps_per_second": 4.0}, "step 3  4 steps/s"),
         ({"samples_per_second": 4.0, "of_tokens": True}, "step 3  4 tokens/s"),
+        ({"samples_per_second": 4.0, "steps_per_second": 1.0}, "step 3  4 samples/s"),
     ],
 )
 def test_what_is_not_known_is_left_out(known, line):
@@ -153,6 +154,7 @@ def test_the_table_shows_every_figure_at_any_usual_width(width):
     assert header.split() == ["run", "state", "step", "samples/s", "loss", "scale", "skipped", "memory", "left"]
     cells = [part for part in line.split() if not set(part) <= set("━╸╺─-")]
     assert cells == ["brave-otter", "running", "60/120", "3410", "0.0831", "65536", "2", "512", "MiB", "12s"]
+    assert line[: header.index("samples/s") + len("samples/s")].endswith("3410"), "figures are aligned to the right"
 
 
 def test_long_labels_and_numbers_leave_room_for_every_figure_in_80_columns():
@@ -196,3 +198,9 @@ def test_a_script_has_its_own_unit_and_without_a_known_length_no_full_bar():
     assert "steps/s" in shown[0] and "━" not in "".join(shown)
     rows.append(Row("b", RUNNING, Progress(step=3, samples_per_second=64.0)))
     assert "rate" in drawn(rows, 120)[0].split()
+
+
+def test_a_running_run_shows_when_its_last_step_was_and_an_ended_one_does_not():
+    silent = Progress(step=3, last=time.time() - 300)
+    header, running, done = drawn([Row("a", RUNNING, silent), Row("b", State("done"), silent)], 120)
+    assert "last step" in header and "ago" in running and "ago" not in done

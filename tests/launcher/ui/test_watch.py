@@ -111,6 +111,7 @@ def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
     assert "RETURNED done done done" in text
     _, *table = text[text.rindex("RUN ") :].splitlines()
     assert [line.split()[:2] for line in table[:3]] == [[f"00{index}", "done"] for index in range(3)]
+    assert "continue with" not in text
 
 
 def test_the_first_ctrl_c_asks_the_run_to_stop(root):
