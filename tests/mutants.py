@@ -153,7 +153,8 @@ def main() -> int:
     parser.add_argument("--tests", nargs="*", default=[], help="instead of the files' own")
     parser.add_argument("--sample", type=int, help="of all mutants, so many at random")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
+    # Runs of one name end each other: more only where tests start none.
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--preload", nargs="*", default=["hydra", "submitit"], help="what tests import")
     options = parser.parse_args()
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

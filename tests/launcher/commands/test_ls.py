@@ -14,6 +14,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import processes, selection, store
 
+from ..compare import folders as comparisons
 from ..run_folders import (
     NAME,
     STEPPING,
@@ -135,8 +136,9 @@ def test_a_sweep_shows_its_cells(root, shown):
     assert [line.split()[:2] for line in rows] == [[f"00{index}", f"1e-{index}"] for index in range(4)]
     assert rows[1].split()[2:] == ["done", "1m05s", "-", "0.1", "0.9", "0.1", "0.25", "3410", "512", "MiB", "proved"]
     assert total == f"sweep {SWEEP}: 4 runs, 4 done, 4m20s in total, 0.2889 GPU hours"
-    ends = [header.index(name) + len(name) for name in ("TIME", "SAMPLES/S")]
-    assert {rows[1][end - 1 : end + 1] for end in ends} == {"s ", "0 "}, "figures are aligned to the right"
+    for name in ("TIME", "STEP", "LOSS", "ACCURACY", "SAMPLES/S", "PEAK MEMORY"):
+        end = header.index(name) + len(name)
+        assert rows[1][end - 1] != " " == rows[1][end], f"{name} is aligned to the right"
     for words, order in (
         ("--sort loss", "1023"),
         ("--sort f1", "2103"),
@@ -160,6 +162,16 @@ def test_a_sweep_shows_its_cells(root, shown):
             ls.main(list(words))
 
 
+def test_a_sweep_that_has_not_ended_shows_its_losses_so_far(root, shown):
+    for index in range(2):
+        folder = make(root, f"{SWEEP}-00{index}")
+        submit(folder, processes.Identity("n7", "another", 1, 1))
+        metrics(folder, [{"step": 7, "loss": 0.25, "time": 1.0}] * index)
+    header, *rows = shown("calm")[:3]
+    assert header.split() == ["RUN", "STATE", "TIME", "STEP", "LOSS", "SAMPLES/S", "PROOF"]
+    assert [line.split()[1:5] for line in rows] == [["unreachable", "-", "-", "-"], ["unreachable", "-", "7", "0.25"]]
+
+
 def test_one_run_shows_everything_about_it(root, shown):
     folder = finished(root)
     store.write_json(folder / "result.json", result())
@@ -173,21 +185,40 @@ def test_one_run_shows_everything_about_it(root, shown):
         "3410 samples/s",
         "0.9722",
         f"where        {processes.host()}\n",
+        "attempts     1\n",
         "2026-01-02T03:04:05Z, ended 2026-01-02T03:05:10Z",
         str(folder),
     ):
         assert words in text
 
 
+def test_a_comparison_shows_its_arms_with_the_rates_of_their_rounds_once_it_has_ended(root, shown):
+    folder = finished(root)
+    comparisons.plan_of(folder, ("o0", comparisons.NOISE), ("o2", comparisons.TWICE))
+
+    def arms():
+        return [" ".join(line.split()[1:]) for line in shown(NAME) if line.startswith("arm")]
+
+    assert arms() == ["amp=o0 done, 3410 samples/s", "amp=o2 done, 3410 samples/s"]
+    compared = {"arms": [{"arm": "00", "samples_per_second": 1000.0}, {"arm": "01", "steps_per_second": 20.0}]}
+    store.write_json(folder / "result.json", result(comparison=compared))
+    assert arms() == ["amp=o0 done, 1000 samples/s", "amp=o2 done, 20 steps/s"]
+
+
 def test_a_failed_run_shows_why_and_the_end_of_its_log(root, shown):
-    folder = finished(root, state="failed", reason="the trainer ended with exit code 1")
-    (folder / "attempts/1/stderr.log").write_text(
+    folder = finished(root, state="failed", reason="the trainer ended with exit code 1", attempt=2)
+    store.write_json(folder / "attempts/1/ended.json", {"state": "interrupted", "reason": "its node failed"})
+    (folder / "attempts/2").mkdir()
+    (folder / "attempts/2/stderr.log").write_text(
         "".join(f"line {number}\n" for number in range(20)) + "ValueError: x\n"
     )
     lines = shown(NAME)
-    assert "failed after 1m05s: the trainer ended with exit code 1" in lines[1]
+    assert "failed after 1m05s (attempt 2): the trainer ended with exit code 1" in lines[1]
+    assert [line.split(None, 2)[1:] for line in lines if line.startswith("attempt ")] == [
+        ["1", "interrupted: its node failed"]
+    ]
     assert lines[-1] == "  ValueError: x" and lines[-10] == "  line 11"
-    assert lines[-11] == f"the end of {folder}/attempts/1/stderr.log:"
+    assert lines[-11] == f"the end of {folder}/attempts/2/stderr.log:"
 
 
 def test_a_running_run_shows_how_far_it_is(root, shown):

@@ -29,6 +29,7 @@ def rounds(root, count):
     rows = Counted(sweep_table.cells(seen, 0.0))
     lines = sweep_table.lines(rows, 0, rows, 0.0)
     assert lines[1].startswith("000 ") and lines[count].startswith(f"{count - 1:03} ")
+    assert (f"and {count - 4} more that failed" in lines) == (count > 4)
     return rows.rounds
 
 
