@@ -195,11 +195,12 @@ def test_one_run_shows_everything_about_it(root, shown):
 def test_a_comparison_shows_its_arms_with_the_rates_of_their_rounds_once_it_has_ended(root, shown):
     folder = finished(root)
     comparisons.plan_of(folder, ("o0", comparisons.NOISE), ("o2", comparisons.TWICE))
+    comparisons.change(folder, 1, throughput={"unit": "steps/s", "mean": 7.0})
 
     def arms():
         return [" ".join(line.split()[1:]) for line in shown(NAME) if line.startswith("arm")]
 
-    assert arms() == ["amp=o0 done, 3410 samples/s", "amp=o2 done, 3410 samples/s"]
+    assert arms() == ["amp=o0 done, 3410 samples/s", "amp=o2 done, 7 steps/s"]
     compared = {"arms": [{"arm": "00", "samples_per_second": 1000.0}, {"arm": "01", "steps_per_second": 20.0}]}
     store.write_json(folder / "result.json", result(comparison=compared))
     assert arms() == ["amp=o0 done, 1000 samples/s", "amp=o2 done, 20 steps/s"]

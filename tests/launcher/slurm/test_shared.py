@@ -14,7 +14,7 @@ import pytest
 from launcher.commands import ls
 from launcher.executors import backends, stopping
 from launcher.executors.slurm import jobs, shared
-from launcher.runs import run_files, run_roots, store
+from launcher.runs import processes, run_files, run_roots, store
 from launcher.runs.schema import Submission
 from launcher.runs.store import Run
 from tests.launcher import run_folders
@@ -24,11 +24,11 @@ FOX = "20260102-030406-calm-fox"
 RUNNING = {"state": "running"}
 
 
-def age(seconds: float) -> None:
-    """Make the shared answer older."""
+def age(seconds: float, of: str = "asked") -> None:
+    """Make the shared answer, or another question, older."""
     (path,) = Path(run_roots.state_folder(), "slurm").glob("*.json")
     values = json.loads(path.read_text())
-    store.write_json(path, {**values, "asked": values["asked"] - seconds})
+    store.write_json(path, {**values, of: values[of] - seconds})
 
 
 def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_an_interval(
@@ -160,9 +160,13 @@ def test_an_sbatch_without_an_answer_permits_one_look_although_nothing_can_be_no
     job = Job(run_folders.make(root), 7)
     record(job.folder, root / "gone/sbatch.1.out")
     path = job.folder / "submission.json"
-    store.write_json(path, {**json.loads(path.read_text()), "process": None})
+    values = json.loads(path.read_text())
     programs.says("")
-    for _ in range(3):
+    store.write_json(path, {**values, "process": processes.to_json(processes.identity(os.getpid()))})
+    assert job.look()[:2] == ("unreachable", "sbatch has not answered yet")
+    assert programs.count() == 0
+    for damage in ({}, {}, {}, {"answer": None}, {"script": None}):
+        store.write_json(path, {**values, **damage})
         assert "before Slurm had accepted it" in job.look().reason
     assert programs.count() == 1
 
@@ -175,8 +179,6 @@ def test_a_run_whose_sbatch_was_killed_is_not_called_lost_by_an_answer_that_is_o
     assert other.look().name == "queued"
     shared.changed()
     record(killed.folder, killed.folder / "sbatch.1.out")
-    path = killed.folder / "submission.json"
-    store.write_json(path, {**json.loads(path.read_text()), "process": None})
     programs.says(other.row("PENDING", "Resources") + killed.row("RUNNING"))
     assert killed.look()[:2] == ("unreachable", "Slurm has not been asked yet whether it accepted the job")
     age(3)
@@ -216,6 +218,23 @@ def test_errors_double_the_time_to_the_next_look_and_a_submission_ends_that(root
     programs.says(job.row("RUNNING"))
     time.sleep(shared.SOON + 0.1)
     assert job.look().name == "queued" and programs.count() == 7
+
+
+def test_errors_of_sacct_double_the_time_to_its_next_question_while_squeue_is_asked(
+    root: Path, programs: Programs
+) -> None:
+    job = submitted(root, status=RUNNING)
+    programs.says("")
+    programs.does("sacct", "echo no slurmdbd >&2; exit 1")
+    for failures, wait in ((1, 60), (2, 120)):
+        for seconds in (0, wait - 5):
+            if programs.count():
+                age(31)
+                age(seconds, "accounts_asked")
+            assert "no slurmdbd" in job.look().reason
+            assert programs.count("sacct") == failures
+        age(6, "accounts_asked")
+    assert programs.count() == 4
 
 
 def test_a_command_that_acts_on_a_state_asks_slurm_anew(root: Path, programs: Programs) -> None:
