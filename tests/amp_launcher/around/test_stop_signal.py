@@ -20,7 +20,7 @@ from pathlib import Path
 from amp_launcher.around.stop_signal import StopSignal
 
 concluding = threading.Event()
-before = 30
+before = 1000
 %s
 request = StopSignal(Path(sys.argv[1]), {"script": {"stop_signal": "TERM"}, "cluster": {"stop_before": before}}, 0)
 request.conclude = lambda code: %s
