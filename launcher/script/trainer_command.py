@@ -124,8 +124,7 @@ def _start_in_place(plan: Plan) -> list[str]:
     wrapped = container.wrapped(plan, argv)
     slurm_gives = plan.queue == "slurm" and needs_job_gpus(plan.container.devices, plan.container.runtime.kind)
     lines = JOB_GPUS.splitlines() if slurm_gives else []
-    bare = plan.script is not None and plan.script.bare and not plan.script.workdir
-    own = (plan.script.folder(plan.run_dir),) if plan.script and bare else ()
+    own = (plan.script.folder(plan.run_dir),) if plan.script and plan.script.bare and not plan.script.workdir else ()
     folders = (*wrapped.folders, *own)
     lines += [f"[ -d {to_bash(folder)} ] || mkdir -p -m 700 {to_bash(folder)} || exit 1" for folder in folders]
     lines += _links(plan) if own else []

@@ -13,7 +13,7 @@ from launcher.plan.model import Decided, Plan
 from launcher.plan.plan_summary import summary
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
-from launcher.probe.facts import Facts
+from launcher.probe.facts import Facts, Script
 from launcher.script.render import render
 from launcher.script.trainer_command import command
 from tests import golden
@@ -22,6 +22,11 @@ from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, gpu, spec_o
 V100_AND_A100 = dataclasses.replace(LAPTOP, gpus=(gpu(0, "7.0"), gpu(1, "8.0", "NVIDIA A100-SXM4-80GB")))
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+WITH_SCRIPT = dataclasses.replace(
+    LAPTOP,
+    scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")},
+    programs={"tell": "/usr/bin/tell"},
+)
 
 CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
     "cpu-o2": (LAPTOP, ("amp=o2", "batch=512")),
@@ -39,6 +44,25 @@ CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
             "secrets.KEY=~/.key with space",
             "run_root=/data/my 'runs' $x",
             "cluster.setup=['module load cuda/12.4','ulimit -c 0']",
+        ),
+    ),
+    "script": (
+        WITH_SCRIPT,
+        (
+            *("recipe=script", "script=train.py", "amp=o1", "script.stop_signal=USR2", "restart.max=2"),
+            *(
+                "after=20260101-000000-old-one",
+                "notify=tell mei",
+                "secrets.KEY=/home/mei/key",
+                "cluster.time=1:00:00",
+            ),
+        ),
+    ),
+    "bare-script": (
+        WITH_SCRIPT,
+        (
+            *("recipe=script", "script=train.py", "amp=o0", "train.bare=true", "require_proof=false"),
+            *("script.stop_signal=null", "script.resume_arguments=[--resume]"),
         ),
     ),
 }
