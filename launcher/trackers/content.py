@@ -14,7 +14,7 @@ from amp_launcher.shown import show
 from amp_launcher.typed import leaves
 from launcher import admit, units
 from launcher.report.read import Evidence, group_of
-from launcher.runs import follow
+from launcher.runs import follow, store
 from launcher.script import telemetry
 
 SETTING = bool | int | float | str
@@ -70,7 +70,7 @@ class Content(NamedTuple):
     """Names of those that the job was given, by `env.` and `secrets.`."""
 
 
-def describe(evidence: Evidence, group: str | None, arm: bool = False) -> Content:
+def describe(evidence: Evidence, group: str | None) -> Content:
     """The run as its folder says now."""
     plan, result, state = evidence.plan, evidence.result, evidence.state
     observed = result.observed
@@ -90,7 +90,7 @@ def describe(evidence: Evidence, group: str | None, arm: bool = False) -> Conten
     }
     finished = state.finished
     return Content(
-        id=f"{group}-{evidence.run.id}" if arm else evidence.run.id,
+        id=f"{group}-{evidence.run.id}" if evidence.run.folder.parent.name == store.ARMS else evidence.run.id,
         label=admit.clean(evidence.label)[:LONGEST],
         group=group,
         settings={**settings, **_flat({key: value for key, value in plan.swept if not _is_group(key, settings)})},

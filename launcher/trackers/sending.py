@@ -74,7 +74,7 @@ class Stream:
     def update(self, evidence: Evidence, group: str | None, page: Callable[[], str], *, devices: bool) -> int:
         """Send what is new, with the samples of `devices` if wanted, and the end of a run that has ended. Returns the
         scalars that were sent. Raises `LauncherError`; what was not sent is sent by the next call."""
-        content = describe(evidence, group, arm=group is not None and evidence.run.folder.parent.name == store.ARMS)
+        content = describe(evidence, group)
         sources: list[Callable[[], Iterable[Point]]] = [self._scalars.new]
         closing = _digest(content) if content.ended is not None else None
         if devices or closing:

@@ -163,6 +163,8 @@ def test_a_sweep_and_a_comparison_are_folders_of_their_runs(root, tmp_path, send
         run(root, f"{SWEEP}-{index:03}", steps=2, plan={"swept": [["amp", "o2"], ["data.dir", f"/a/{index}"]]})
     send("calm-lake")
     assert [step for step, _ in curve(events(f"{SWEEP}/001_amp=o2_data.dir=_a_1"), "train/loss")] == [1, 2]
+    (written,) = (tmp_path / "events" / SWEEP / "001_amp=o2_data.dir=_a_1").iterdir()
+    assert written.name.endswith(f".{SWEEP}-001")
     arms = [{"arm": "00", "swept": [["amp", "o0"]]}, {"arm": "01", "swept": [["amp", "o1"]]}]
     folder = run(root, plan={"arms": arms, "comparison": {"rounds": 1}})
     for arm in ("00", "01"):
@@ -171,6 +173,8 @@ def test_a_sweep_and_a_comparison_are_folders_of_their_runs(root, tmp_path, send
     send("brave")
     send("brave")
     assert [step for step, _ in curve(events(f"{NAME}/01_amp=o1"), "train/loss")] == [1, 2]
+    (written,) = (tmp_path / "events" / NAME / "01_amp=o1").iterdir()
+    assert written.name.endswith(f".{NAME}-01")
 
 
 def test_a_running_run_is_followed_to_its_end(root, tmp_path, send, events, monkeypatch):
