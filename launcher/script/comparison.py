@@ -34,7 +34,7 @@ def command(plan: Plan) -> list[str]:
         described,
         environment={**described.environment, "PYTHONPATH": f"{plan.run_dir}/{LAUNCHER}"},
         workdir=plan.run_dir,
-        devices=None if described.devices is None else (),  # it computes nothing
+        devices=(),  # it computes nothing
     )
     wrapped = wrap(described, _on_one_node(plan.container.runtime))
     exports = [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
