@@ -65,6 +65,11 @@ def test_a_script_that_may_have_trained_unseen_is_unknown(run, text):
     assert "require_proof=false lets that pass" in ended.err
 
 
+def test_a_later_attempt_without_a_step_is_unknown_where_no_record_says_what_an_earlier_one_trained(run):
+    ended = run(HEAD + TEXTS[0], "amp=o1", environ={"LAUNCHER_ATTEMPT": "2"})
+    assert (ended.code, ended.verdict) == (0, "unknown"), ended.out
+
+
 @pytest.mark.parametrize("text", ["", "gradients()\n"])
 def test_torch_computes_gradients_afterwards_as_before(run, text):
     own = torch.autograd.graph._engine_run_backward
