@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -255,7 +256,10 @@ def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inpu
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("sys.path", [""])
-    code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, {})
+    inputs = {f"given/{name}": str(tmp_path / "train.py") for name in "ab"}
+    for _ in range(2):  # a later attempt finds the links
+        code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, inputs)
+    assert {name: os.readlink(tmp_path / folder / name) for name in inputs} == inputs
     assert code and failure.startswith(f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
     advice = f"if it reads {name}, script.inputs=[{name}] links it there; if it writes there, it has to make the folder"
     assert (advice in failure) is bool(name)
