@@ -70,6 +70,7 @@ def test_tensorboard_reads_scalars_settings_tags_and_verdict(root, send, events,
     }
     assert "| recipe | mnist |" in text(read, "tags")[0]
     assert text(read, "verdict") == ["done; proved: 97% of the work in bfloat16"]
+    assert read.Tensors("verdict")[0].wall_time == began + 65
 
 
 def test_a_second_export_adds_nothing_and_more_steps_are_added(root, tmp_path, send, events, capsys):
