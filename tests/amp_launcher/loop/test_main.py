@@ -57,16 +57,24 @@ def test_an_error_of_all_ranks_is_printed_by_the_first_alone_and_any_other_by_it
     assert capsys.readouterr().err == f"mnist: {error}\n"
 
 
-def test_a_wrong_placement_is_the_reason_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "of_all", "left"), [("0", True, True), ("1", True, False), ("1", False, True)])
+def test_a_wrong_placement_is_the_reason_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: str, of_all: bool, left: bool
+) -> None:
     def join(*_: Any) -> NoReturn:
-        raise PlacementError("rank 0: torch sees no CUDA GPU here\nrank 1: the same\nrank  host  device")
+        text = "rank 0: torch sees no CUDA GPU here\nrank 1: the same\nrank  host  device"
+        raise PlacementError(text, of_all=of_all)
 
     (tmp_path / "attempts" / "1").mkdir(parents=True)
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
+    monkeypatch.setenv("RANK", rank)
     kind: Any = SimpleNamespace(framework="torch", join=join)
     assert main(kind, "mnist", join, [f"run={tmp_path}"]) == 1
-    failed = json.loads((tmp_path / "attempts" / "1" / "failed.json").read_text())
-    assert failed["reason"] == "rank 0: torch sees no CUDA GPU here"
+    failed = tmp_path / "attempts" / "1" / "failed.json"
+    assert failed.exists() == left
+    if left:
+        reason = json.loads(failed.read_text())["reason"]
+        assert reason == "on rank 1, " * (rank == "1") + "rank 0: torch sees no CUDA GPU here"
 
 
 ENDS = """

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
     "bare-script": (
         WITH_SCRIPT,
         (
-            *("recipe=script", "script=train.py", "amp=o0", "train.bare=true", "require_proof=false"),
+            *("recipe=script", "script=train.py", "amp=o0", "train.bare=true"),
             *("script.stop_signal=null", "script.resume_arguments=[--resume]"),
         ),
     ),
