@@ -238,6 +238,14 @@ def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypa
     assert (started.file.name, str(started.workdir), started.arguments) == ("planned.py", "/", ("--planned",))
 
 
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_is_the_wrappers_before_the_dashes_and_the_scripts_after_them(word, capsys):
+    assert wrapper.main("torch", [word], lambda started: None) == 0
+    assert "script=FILE" in capsys.readouterr().out
+    assert wrapper.main("torch", ["--", word], lambda started: None) == 2
+    assert "script=FILE is missing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("path", "folder", "name"),
     [
