@@ -1,7 +1,8 @@
 """Precision set through a script's training library, by the environment variable that the library reads.
 
 Lightning's `Trainer` takes each argument that it isn't given from `PL_TRAINER_NAME`, its `Fabric` from `LT_NAME`;
-accelerate's `Accelerator` and transformers' `TrainingArguments` read `ACCELERATE_MIXED_PRECISION`. Seen in lightning
+accelerate's `Accelerator` and transformers' `TrainingArguments`, with those of sentence-transformers and trl, read
+`ACCELERATE_MIXED_PRECISION`. Seen in lightning
 2.6, accelerate 1.15 and transformers 5.23. Standard library only.
 """
 
@@ -39,19 +40,30 @@ _NAMES = {LIGHTNING: "Lightning", ACCELERATE: "accelerate", TRANSFORMERS: "trans
 _CLASSES = {
     LIGHTNING: ("Trainer", "Fabric", CLI),
     ACCELERATE: ("Accelerator",),
-    TRANSFORMERS: ("TrainingArguments", "Seq2SeqTrainingArguments", "Trainer", "Seq2SeqTrainer"),
+    TRANSFORMERS: (),  # by their endings: other libraries derive theirs from it
 }
-_ROOTS = {"pytorch_lightning": LIGHTNING, "lightning_fabric": LIGHTNING, **{name: name for name in LIBRARIES}}
+_ENDINGS = ("Trainer", "TrainingArguments")
+_ROOTS = {
+    "pytorch_lightning": LIGHTNING,
+    "lightning_fabric": LIGHTNING,
+    "sentence_transformers": TRANSFORMERS,
+    "trl": TRANSFORMERS,
+    **{name: name for name in LIBRARIES},
+}
 
 
 def read(tree: ast.AST) -> tuple[str, str]:
     """The training library of a script, and the call whose argument overrides its switch; empty where there is none."""
     uses = list(_uses(tree))
     for library in LIBRARIES:
-        names = {name for used, name in uses if used == library and name in _CLASSES[library]}
+        names = {name for used, name in uses if used == library and _is_its_switch(library, name)}
         if names:
             return library, _decided(tree, library, names)
     return "", ""
+
+
+def _is_its_switch(library: str, name: str) -> bool:
+    return name in _CLASSES[library] or (library == TRANSFORMERS and name.endswith(_ENDINGS))
 
 
 def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:

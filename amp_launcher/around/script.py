@@ -69,7 +69,9 @@ LIGHTNING_LINES = """\
 """The same for Lightning's Trainer."""
 TRAINER_LINES = """\
     from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
-    trainer = PrecisionTrainer(...)                      # for Trainer(...): the mode that the launcher was asked for"""
+    trainer = PrecisionTrainer(...)                      # for Trainer(...): the mode that the launcher was asked for
+                                                         # for another's, as SFTTrainer(...), Own(...):
+    class Own(PrecisionTrainer, SFTTrainer): ..."""
 """The same for transformers' Trainer."""
 CLI_ARGUMENT = (
     "pass `--trainer.plugins=amp_launcher.torch.libraries.lightning_precision.LightningPrecision` after -- and say "

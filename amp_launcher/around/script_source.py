@@ -39,13 +39,14 @@ def read(text: str | bytes) -> Source:
     except SyntaxError:
         return Source()
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
     methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
     own = set(_bound_to_ours(tree))
     asks = any(
         (isinstance(call, ast.Attribute) and call.attr == "from_env" and _last_name(call.value) == "Precision")
         or (isinstance(call, ast.Name) and call.id in own)
         or (isinstance(call, ast.Attribute) and call.attr in MAKERS and _first_name(call) in own)
-        for call in calls
+        for call in (*calls, *bases)
     )
     own_loop = any(
         (isinstance(node, ast.Attribute) and node.attr == "GradientTape")

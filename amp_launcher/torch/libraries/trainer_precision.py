@@ -3,6 +3,8 @@
 from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
 
 trainer = PrecisionTrainer(model, args, train_dataset=data, mode="o2")
+
+For a library that derives its own: `class Own(PrecisionTrainer, SFTTrainer): ...`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from transformers import Trainer
 
@@ -46,6 +49,8 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
             self.applied = Precision(self._mode, device=self.args.device)
             optimizer = super().create_optimizer(*given, **named)  # transformers 4.44 takes none, 5.23 a model
             self.applied.prepare(self.model, optimizer)
+            if self.applied.level == "o2":
+                _open_block_in_calls(self.model, _Block(self.applied))
             self.optimizer = _Stepped(optimizer, self._step)
         return self.optimizer
 
@@ -75,6 +80,31 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return self.applied
 
 
+class _Block:
+    """`with precision:` around calls of a model outside of it, as where a library evaluates; not around those of its
+    copies and pickles."""
+
+    def __init__(self, precision: Precision | None = None) -> None:
+        self._precision = precision
+        self._entered: list[Precision] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Block, ()
+
+    def begin(self, module: nn.Module, inputs: Any) -> None:
+        if self._precision is not None and not any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            self._entered.append(self._precision.__enter__())
+
+    def end(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if self._entered:
+            self._entered.pop().__exit__(None, None, None)
+
+
+def _open_block_in_calls(model: nn.Module, block: _Block) -> None:
+    model.register_forward_pre_hook(block.begin, prepend=True)  # before the one that refuses such calls
+    model.register_forward_hook(block.end, always_call=True)
+
+
 class _Stepped(Optimizer):
     """What accelerate steps in place of an optimizer, and is all else of that."""
 
@@ -90,6 +120,9 @@ class _Stepped(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._stepped.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._stepped.zero_grad(set_to_none)
 
     def step(self, closure: Any = None) -> None:
         self._take(self._stepped)

@@ -29,6 +29,9 @@ from amp_launcher.around.script_source import Source
         ("from transformers import BertModel", "", "", False),
         ("from transformers import Trainer", "Trainer(args=TrainingArguments('x'))", "transformers", False),
         ("from transformers import TrainingArguments", "TrainingArguments(**settings)", "transformers", False),
+        ("from sentence_transformers import SparseEncoderTrainer as T", "T(model)", "transformers", False),
+        ("from sentence_transformers import SentenceTransformer", "SentenceTransformer('x')", "", False),
+        ("import trl", "trl.SFTTrainer('x')", "transformers", False),
         ("from transformers import A\nfrom accelerate import Accelerator", "Accelerator()", "accelerate", False),
         ("from .lightning import Trainer", "Trainer()", "", False),
         ("from mine import Trainer", "Trainer(precision=16)", "", False),
@@ -88,6 +91,7 @@ def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
     [
         "from amp_launcher.torch.libraries.lightning_precision import LightningPrecision as P\nTrainer(plugins=P())",
         "from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer\nPrecisionTrainer(net)",
+        "from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer\nclass T(PrecisionTrainer, S): 0",
         "from amp_launcher.torch.libraries import lightning_precision\nlightning_precision.LightningPrecision('o2')",
     ],
 )

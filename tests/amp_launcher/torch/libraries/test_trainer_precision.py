@@ -10,7 +10,7 @@ from torch import nn
 
 pytest.importorskip("transformers")
 
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from amp_launcher.precision.levels import Amp
 from amp_launcher.torch import Precision
@@ -104,6 +104,40 @@ def test_trainers_own_checkpoint_resumes_bit_for_bit_with_masters_and_loss_scale
     assert differences(ours, theirs) == []
     assert ours[0]["master"].dtype == torch.float32
     assert differences(dict(whole.model.state_dict()), dict(again.model.state_dict())) == []
+
+
+class AnotherLibrarys(Trainer):
+    """Does what those of sentence-transformers do: clears gradients by the optimizer, and evaluates by plain calls."""
+
+    def training_step(self, *given, **named):
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+        return super().training_step(*given, **named)
+
+    def evaluation_loop(self, *given, **named):
+        output = super().evaluation_loop(*given, **named)
+        out = self.model(torch.ones(2, 16), torch.zeros(2, 1))["logits"]
+        output.metrics["eval_plain"] = str((out.dtype, torch.is_autocast_enabled("cpu")))
+        return output
+
+
+class Mixed(PrecisionTrainer, AnotherLibrarys):
+    pass
+
+
+@pytest.mark.parametrize("mode", ["o0", "o2"])
+def test_another_librarys_trainer_is_a_base_beside_it_and_calls_the_model_anywhere(tmp_path, mode):
+    data = [{"x": torch.randn(16), "labels": torch.randn(1)} for _ in range(8)]
+    words = arguments(tmp_path, 3, gradient_accumulation_steps=1)
+    trainer = Mixed(Net(), words, train_dataset=data, eval_dataset=data, mode=mode)
+    trainer.train()
+    assert trainer.evaluate()["eval_plain"] == "(torch.float32, False)"
+    with pytest.raises(TypeError, match="'NoneType'"):
+        trainer.model(torch.ones(2, 16))  # without labels
+    assert not torch.is_autocast_enabled("cpu")
+    torch.save(trainer.model, tmp_path / "model.pt")
+    copied = copy.deepcopy(trainer.model)(torch.ones(2, 16), torch.zeros(2, 1))
+    assert copied["logits"].dtype == torch.float32
 
 
 def test_trainers_own_precision_is_refused(tmp_path):
