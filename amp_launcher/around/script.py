@@ -39,7 +39,7 @@ LINES = {
     from amp_launcher.torch import Precision
     precision = Precision()                              # the mode that the launcher was asked for
     model, optimizer = precision.prepare(model, optimizer)  # before DistributedDataParallel and torch.compile
-    with precision:
+    with precision:                                      # in evaluation too
         loss = ...                                       # of model(...), which is float32
     precision.backward(loss)                             # for loss.backward()
     precision.step(optimizer)                            # for optimizer.step()""",
@@ -73,13 +73,27 @@ TRAINER_LINES = """\
                                                          # for another's, as SFTTrainer(...), Own(...):
     class Own(PrecisionTrainer, SFTTrainer): ..."""
 """The same for transformers' Trainer."""
+ACCELERATE_LINES = """\
+    from amp_launcher.torch import Precision
+    precision = Precision()                              # the mode that the launcher was asked for
+    model, optimizer = precision.prepare(model, optimizer)  # before accelerator.prepare
+    with precision:                                      # in evaluation too
+        loss = ...                                       # of model(...), which is float32
+    precision.backward(loss / k)                         # for accelerator.backward(loss), k micro-batches a step
+    if accelerator.sync_gradients:
+        precision.step(optimizer, clip=1.0)              # for clip_grad_norm_ and optimizer.step()"""
+"""The same for accelerate, whose wrapped optimizer stands for the prepared one."""
 CLI_ARGUMENT = (
     "pass `--trainer.plugins=amp_launcher.torch.libraries.lightning_precision.LightningPrecision` after -- and say "
     "train.precision=script"
 )
 """The same for LightningCLI."""
 _SCALES = "if the script scales it itself, say train.precision=script"
-_LIBRARY_LINES = {library_switch.LIGHTNING: LIGHTNING_LINES, library_switch.TRANSFORMERS: TRAINER_LINES}
+_LIBRARY_LINES = {
+    library_switch.LIGHTNING: LIGHTNING_LINES,
+    library_switch.TRANSFORMERS: TRAINER_LINES,
+    library_switch.ACCELERATE: ACCELERATE_LINES,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

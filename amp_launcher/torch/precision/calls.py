@@ -214,7 +214,7 @@ class Precision(Calls):
             raise RuntimeError("precision.backward(loss) comes after `with precision:` around the forward and the loss")
         if self._unseen:
             self._look_at_wrappers()
-        self._mechanism.backward(loss, optimizer)
+        self._mechanism.backward(loss, self._prepared_one(optimizer) if optimizer else None)
         self._to_step = weakref.WeakSet(self._optimizers)
 
     def _look_at_wrappers(self) -> None:
@@ -243,6 +243,7 @@ class Precision(Calls):
                     f"precision.step takes optimizers, one after another, and was given {type(given).__name__}: "
                     "write precision.step(optimizer, clip=1.0)"
                 )
+        optimizers = tuple(map(self._prepared_one, optimizers))
         for optimizer in optimizers:
             if optimizer not in self._optimizers:
                 raise RuntimeError(
@@ -260,6 +261,11 @@ class Precision(Calls):
             self._stepped.add(optimizer)
         self._entered = not self._stepped.issuperset(self._optimizers)
         return outcome
+
+    def _prepared_one(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer that was prepared: accelerate's `prepare` wraps it in one of its own."""
+        within = getattr(optimizer, "optimizer", None)
+        return within if within in self._optimizers and optimizer not in self._optimizers else optimizer
 
     def _refuse_within(self, call: str) -> None:
         if self._within:

@@ -96,6 +96,7 @@ def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framew
         ("o1", "float16", "cpu", LIGHTNING, "runs bfloat16 where float16 is asked for on a CPU; say amp"),
         ("o1", "float16", "cpu", ACCELERATE, "accelerate runs float32 where float16 is asked for on a CPU"),
         ("o1", "float16", "cpu", TRAINER, "transformers' Trainer runs float32 where float16 is asked for on a CPU"),
+        ("o2", "bfloat16", "cpu", ACCELERATE, "  # before accelerator.prepare\n"),
         ("o2", "bfloat16", "cuda", LIGHTNING, "Lightning has no switch for amp=o2; say amp=o1"),
         ("o3", "bfloat16", "cuda", ACCELERATE, "for amp=o3 (the script can make its model half: model.to("),
         ("o3", "bfloat16", "cuda", TRAINER, "dtype=torch.bfloat16 in from_pretrained, with train.precision=script"),

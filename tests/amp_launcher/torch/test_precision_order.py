@@ -265,6 +265,30 @@ def test_two_losses_of_one_block_are_stepped_one_after_the_other():
         precision.step(optimizer)
 
 
+class Wrapped(torch.optim.Optimizer):
+    """As accelerate's `prepare` makes one."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+
+def test_what_a_library_wraps_a_prepared_optimizer_in_stands_for_it():
+    trainings = [Training(of("o2")) for _ in range(2)]
+    for training in trainings:
+        training.backward()
+    outcomes = [
+        training.precision.step(wrap(training.optimizer), clip=0.1)
+        for training, wrap in zip(trainings, (Wrapped, lambda optimizer: optimizer), strict=True)
+    ]
+    assert outcomes[0].grad_norm == outcomes[1].grad_norm
+    assert all(map(torch.equal, *(training.weights() for training in trainings)))
+    trainings[0].backward()
+    with pytest.raises(RuntimeError, match="comes after model, optimizer"):
+        trainings[0].precision.step(Wrapped(sgd(network().parameters())))
+
+
 def without(state, name):
     return {key: value for key, value in state.items() if key != name}
 
