@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from launcher.errors import Unavailable, UsageError
 from launcher.runs import run_roots
 from launcher.trackers.content import LONGEST, Content, Point
+from launcher.trackers.sending import Sink, Tracker
 
 EXPERIMENT = "amp-launcher"
 """Where `MLFLOW_EXPERIMENT_NAME` names none."""
@@ -35,7 +36,7 @@ def _errors_of_stores() -> tuple[type[Exception], ...]:
     return (SQLAlchemyError,)
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """The server or store of `MLFLOW_TRACKING_URI`, by MLflow's own client."""
 
     def __init__(self) -> None:
@@ -123,10 +124,8 @@ class Mlflow:
             raise Unavailable(f"{self._address} does not answer as an MLflow server ({why})") from None
 
 
-class MlflowRun:
+class MlflowRun(Sink):
     """One run there."""
-
-    delayed = False
 
     def __init__(self, home: Mlflow, run: str, content: Content) -> None:
         from mlflow.entities import Param, RunTag
@@ -165,9 +164,6 @@ class MlflowRun:
             self._client.log_text(self._run, page(), "report.html")
             ended = int((content.ended or time.time()) * 1000)
             self._client.set_terminated(self._run, ENDS.get(content.state, "KILLED"), ended)
-
-    def close(self) -> None:
-        pass
 
 
 def _name(text: str) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from launcher.report.read import Evidence
 from launcher.runs import run_roots, store
+from launcher.runs.decode import decode
 from launcher.runs.store import Run
 from launcher.trackers.content import Content, Point, Scalars, describe
 
@@ -30,7 +31,7 @@ class Sink(Protocol):
 
     mark: dict[str, Any]
     """What the record keeps, to find the same run again: its id there."""
-    delayed: bool
+    delayed: bool = False
     """Whether what is sent is known to have arrived only once it was closed."""
 
     def send(self, points: list[Point]) -> None: ...
@@ -38,7 +39,9 @@ class Sink(Protocol):
     def finish(self, content: Content, page: Callable[[], str]) -> None:
         """The end: state, verdict, and the report as HTML."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more is sent."""
+        return
 
 
 class Tracker(Protocol):
@@ -50,15 +53,27 @@ class Tracker(Protocol):
 
     def has(self, mark: dict[str, Any]) -> bool:
         """Whether the run of that mark is still there."""
+        return True
 
     def open(self, content: Content, mark: dict[str, Any]) -> Sink:
         """The run there, found again by its mark, or made."""
 
     def close_group(self, group: str) -> None:
         """All runs of the group have ended."""
+        return
 
     def told(self) -> str:
         """How to look at it."""
+
+
+class Sent(NamedTuple):
+    """What one place has of a run."""
+
+    steps: Mapping[str, int] = {}
+    """The last of each scalar."""
+    mark: Mapping[str, Any] = {}
+    closing: str | None = None
+    """Digest of the content that the run's end was sent with."""
 
 
 class Stream:
@@ -68,8 +83,9 @@ class Stream:
         self._run, self._tracker = run, tracker
         self._scalars = Scalars(run.folder)
         self._sink: Sink | None = None
-        self._steps, self._mark, self._closing = _entry(_read(run).get(tracker.place))
-        self._is_checked = not self._mark
+        entry = _read(run).get(tracker.place)
+        self._sent, _ = decode(Sent, entry if isinstance(entry, dict) else {})
+        self._is_checked = not self._sent.mark
 
     def update(self, evidence: Evidence, group: str | None, page: Callable[[], str], *, devices: bool) -> int:
         """Send what is new, with the samples of `devices` if wanted, and the end of a run that has ended. Returns the
@@ -93,42 +109,39 @@ class Stream:
         """Nothing more is sent."""
         if self._sink is not None:
             self._sink.close()
-            self._save()
+            self._save(self._sink)
             self._sink = None
 
     def _send(self, content: Content, points: Iterable[Point], closing: str | None, page: Callable[[], str]) -> int:
-        if not self._is_checked and not self._tracker.has(self._mark):
-            self._steps, self._mark, self._closing = {}, {}, None
+        if not self._is_checked and not self._tracker.has(dict(self._sent.mark)):
+            self._sent = Sent()
         self._is_checked = True
-        steps, count = dict(self._steps), 0
+        steps, count = dict(self._sent.steps), 0
         new = _unsent(points, steps)
         while batch := list(itertools.islice(new, BATCH)):
             sink = self._opened(content)
             sink.send(batch)
             count += sum(len(point.values) for point in batch)
-            self._steps = dict(steps)
-            if not sink.delayed:
-                self._save()
-        if closing is not None and closing != self._closing:
+            self._save(sink, delayed=sink.delayed, steps=dict(steps))
+        if closing is not None and closing != self._sent.closing:
             sink = self._opened(content)
             sink.finish(content, page)
-            self._closing = closing
-            if not sink.delayed:
-                self._save()
+            self._save(sink, delayed=sink.delayed, closing=closing)
         return count
 
     def _opened(self, content: Content) -> Sink:
         if self._sink is None:
-            self._sink = self._tracker.open(content, self._mark)
-            self._save()
+            self._sink = self._tracker.open(content, dict(self._sent.mark))
+            self._save(self._sink)
         return self._sink
 
-    def _save(self) -> None:
-        assert self._sink is not None
-        self._mark = self._sink.mark
-        entry = {"steps": self._steps, "mark": self._mark, "closing": self._closing}
-        sent = {**_read(self._run), self._tracker.place: entry}
-        store.write_json(self._run.folder / RECORD, {"schema": 1, "sent": sent})
+    def _save(self, sink: Sink, *, delayed: bool = False, **new: Any) -> None:
+        """Note what was sent; in the record too, unless it is `delayed`."""
+        self._sent = self._sent._replace(**new)
+        if not delayed:
+            self._sent = self._sent._replace(mark=sink.mark)
+            sent = {**_read(self._run), self._tracker.place: self._sent._asdict()}
+            store.write_json(self._run.folder / RECORD, {"schema": 1, "sent": sent})
 
 
 def alone(folder: Path) -> AbstractContextManager[None]:
@@ -152,15 +165,3 @@ def _digest(content: Content) -> str:
 def _read(run: Run) -> dict[str, Any]:
     sent = store.read_or_empty(run.folder / RECORD, own_in=run.root).get("sent")
     return sent if isinstance(sent, dict) else {}
-
-
-def _entry(value: Any) -> tuple[dict[str, int], dict[str, Any], str | None]:
-    """What was sent to one place, by the file: the last steps, the mark and the end; nothing where the file is
-    invalid."""
-    entry = value if isinstance(value, dict) else {}
-    steps, mark, closing = entry.get("steps"), entry.get("mark"), entry.get("closing")
-    return (
-        {name: step for name, step in steps.items() if type(step) is int} if isinstance(steps, dict) else {},
-        mark if isinstance(mark, dict) else {},
-        closing if isinstance(closing, str) else None,
-    )

@@ -11,13 +11,14 @@ from typing import Any
 from launcher import admit
 from launcher.errors import UsageError, of_system
 from launcher.trackers.content import Content, Point
+from launcher.trackers.sending import Sink, Tracker
 
 LONGEST_NAME = 100
 """Characters of a folder."""
 _ODD = re.compile(r"[^\w=.,+-]+")
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files below a folder, written record by record: the file that was sent so far is continued."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,17 +42,12 @@ class TensorBoard:
         except OSError as error:
             raise UsageError(f"dir: {of_system(error)}; name a folder where you may write") from None
 
-    def close_group(self, group: str) -> None:
-        pass
-
     def told(self) -> str:
         return f"tensorboard --logdir {self._folder}"
 
 
-class Events:
+class Events(Sink):
     """The event file of one run."""
-
-    delayed = False
 
     def __init__(self, path: Path, mark: dict[str, Any], content: Content) -> None:
         from tensorboard.plugins.hparams import summary_v2

@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher.errors import Unavailable, UsageError
 from launcher.trackers.content import Content, Point
+from launcher.trackers.sending import Sink, Tracker
 
 PROJECT = "amp-launcher"
 """Where `WANDB_PROJECT` names none."""
@@ -20,7 +21,7 @@ PATIENCE = 30
 """Seconds that the service has to answer."""
 
 
-class Wandb:
+class Wandb(Tracker):
     """The project of `WANDB_PROJECT`, by wandb's own client; with `WANDB_MODE=offline` files to be synced later."""
 
     def __init__(self) -> None:
@@ -35,9 +36,6 @@ class Wandb:
         self.place = f"wandb {self.settings.base_url} {self.settings.entity or ''}/{self.project}"
         self._folders: list[str] = []
 
-    def has(self, mark: dict[str, Any]) -> bool:
-        return True
-
     def open(self, content: Content, mark: dict[str, Any]) -> WandbRun:
         if any(name.startswith("WANDB_") for name in content.variables):
             raise UsageError(f"{content.id} logs to wandb itself, as its variables WANDB_... say; nothing is sent")
@@ -48,16 +46,13 @@ class Wandb:
             self._folders.append(run.mark["open"])
         return run
 
-    def close_group(self, group: str) -> None:
-        pass
-
     def told(self) -> str:
         if self._folders:
             return "\n".join(f"wandb sync {folder}" for folder in self._folders)
         return f"wandb: {self.settings.base_url}, project {self.project}"
 
 
-class WandbRun:
+class WandbRun(Sink):
     """One run there: its id is the run's here, so that all attempts and exports are one."""
 
     delayed = True
