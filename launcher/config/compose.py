@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amp_launcher.precision.levels import LEVELS
 from amp_launcher.typed import leaves, not_a_choice
+from launcher.config.parse import Override
 from launcher.config.paths import conf_folder, names_in
 from launcher.config.schema import GROUPS
 from launcher.errors import UsageError
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
 
 SHIPPED = "conf/"
 """What the names of the package's own files begin with."""
-
-
-class Choice(NamedTuple):
-    """A file that is chosen from a group."""
-
-    group: str
-    name: str | None
-    """None leaves the group's default."""
-    prefix: str = ""
-    """`+` adds the group to the list of defaults, `~` takes it away."""
-
-    def __str__(self) -> str:
-        """As Hydra spells it; empty for no choice."""
-        if self.prefix == "~":
-            return f"~{self.group}" if self.name is None else f"~{self.group}={self.name}"
-        return "" if self.name is None else f"{self.prefix}{self.group}={self.name}"
 
 
 class File(NamedTuple):
@@ -108,8 +93,8 @@ class Composer:
             chosen |= {group: choice for group, choice in choices.items() if choice.text != usual[group].text}
         return chosen
 
-    def compose(self, chosen: Sequence[Choice]) -> Composed:
-        """The configuration of chosen files. Raises `UsageError`."""
+    def compose(self, chosen: Sequence[Override]) -> Composed:
+        """The configuration of chosen files, of each group one. Raises `UsageError`."""
         try:
             self._folders[-1].choices = {group: choice.text for group, choice in self._chosen.items()}
             values, files = self._merge(chosen)
@@ -121,12 +106,12 @@ class Composer:
         files = [*(file for file, _ in beneath), *files]
         return Composed(config, files, _places(files) if self.config_dirs else {})
 
-    def _merge(self, chosen: Sequence[Choice]) -> tuple[dict[str, Any], list[File]]:
+    def _merge(self, chosen: Sequence[Override]) -> tuple[dict[str, Any], list[File]]:
         """The chosen files merged, and the files themselves."""
         from launcher.config.folders import folder_of
 
         config, files = dict[str, Any](), []
-        typed = {choice.group for choice in chosen}
+        typed = {choice.key for choice in chosen}
         for path, package in self._defaults_list(chosen):
             folder = folder_of(self._folders, path)
             if folder is None:
@@ -141,16 +126,16 @@ class Composer:
             files.append(File(shown, file, f"{package}." if package else "", leaves(values)))
         return config, files
 
-    def _defaults_list(self, chosen: Sequence[Choice]) -> list[tuple[str, str]]:
+    def _defaults_list(self, chosen: Sequence[Override]) -> list[tuple[str, str]]:
         from launcher.config.folders import flat_list
 
-        if not any(choice.prefix for choice in chosen):
-            by_group = {choice.group: choice.name for choice in chosen if choice.name is not None}
+        if not any(choice.prefix in ("+", "~") for choice in chosen):
+            by_group = {choice.key: choice.values[0] for choice in chosen if choice.values != (None,)}
             if (flat := flat_list(self._folders, by_group)) is not None:
                 return flat
         from launcher.config.hydra_defaults import defaults_list
 
-        return defaults_list(self._folders, filter(None, map(str, chosen)))
+        return defaults_list(self._folders, filter(None, map(spelled, chosen)))
 
     def _weakest(self, config: Mapping[str, Any]) -> list[tuple[File, dict[str, Any]]]:
         """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
@@ -159,6 +144,13 @@ class Composer:
         kinds = [select(config, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
         applied = ((layer.path, applying(layer.values, *kinds)) for layer in self._defaults if layer.values)
         return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
+
+
+def spelled(choice: Override) -> str:
+    """The choice of a file as Hydra spells it; empty for that of none."""
+    if choice.prefix == "~":
+        return choice.typed
+    return "" if choice.values == (None,) else f"{'+' * (choice.prefix == '+')}{choice.key}={choice.values[0]}"
 
 
 def merge(config: dict[str, Any], values: Mapping[str, Any], *, missing: bool = True) -> None:

@@ -13,14 +13,8 @@ from amp_launcher.typed import fields_of, show
 from launcher.config import files, shipped
 from launcher.config.files import SourceLine, refused
 from launcher.config.paths import conf_folder
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container
+from launcher.config.schema import CLUSTERS, REQUIRED_GROUPS, TRAINING_KEYS, UNCHOSEN, Container
 from launcher.config.shipped import CONFIG, DECIDES
-
-CHOOSABLE = tuple(group for group in DECIDES if group != "data")
-"""Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
-
-UNCHOSEN = ("data", "experiment")
-"""Groups without a default file: a word or a file chooses."""
 
 OF_WHOLE_JOB = ("recipe", "experiment")
 """Groups whose files have the keys of the whole job, with or without a line `# @package _global_`."""
@@ -44,7 +38,7 @@ class Folder:
         self.shipped = path == conf_folder()
         self.choices: Mapping[str, str] = {}
         """Of `conf/`: the file of each group that holds where no word chooses one."""
-        self._read: dict[str, tuple[dict[str, Any], str | None]] = {}
+        self._loaded = functools.cache(self._load)
 
     @functools.cached_property
     def defaults(self) -> Defaults | None:
@@ -57,7 +51,7 @@ class Folder:
             files.check_defaults(path, values)
             places = files.places(path)
         choices = _choices(path, values.pop("defaults", []), places)
-        for group in CHOOSABLE:
+        for group in REQUIRED_GROUPS:
             key, value = DECIDES[group], values.get(group)
             if isinstance(value, dict) and key in value:
                 line = places[f"{group}.{key}"].line
@@ -87,12 +81,8 @@ class Folder:
         values = {} if name == CONFIG else self._loaded(name)[0]
         return {key: value for key, value in values.items() if key != "defaults"}
 
-    def _loaded(self, name: str) -> tuple[dict[str, Any], str | None]:
-        if name not in self._read:
-            self._read[name] = self._load(name)
-        return self._read[name]
-
     def _load(self, name: str) -> tuple[dict[str, Any], str | None]:
+        """The values of a file, and the package that it names."""
         path = self.file(name)
         values, package = files.read(path, shipped=self.shipped), files.package_of(path)
         group, _, choice = name.partition("/")
@@ -144,8 +134,10 @@ def _choices(path: Path, defaults: list[Any], places: Mapping[str, SourceLine]) 
         if group == "_self_" or (choice is None and group in UNCHOSEN):
             continue
         place = places.get(f"defaults[{index}]") or SourceLine(path, 0, "")  # a shipped file's lines are not counted
-        if group not in CHOOSABLE or not isinstance(choice, str):
-            raise refused(path, place.line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
+        if group not in REQUIRED_GROUPS or not isinstance(choice, str):
+            raise refused(
+                path, place.line, f"defaults may choose from {', '.join(REQUIRED_GROUPS)}, as `- cluster: slurm`"
+            )
         choices[group] = place._replace(text=choice)
     return choices
 

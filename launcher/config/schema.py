@@ -265,7 +265,9 @@ ALIASES = {
 """Other spellings of keys: `script` and `image` themselves are texts."""
 # Composed by Hydra: choosing one of these picks a file of conf/.
 REQUIRED_GROUPS = ("amp", "loss_scale", "recipe", "cluster", "container", "profile")
-GROUPS = (*REQUIRED_GROUPS, "data", "experiment")
+UNCHOSEN = ("data", "experiment")
+"""Groups without a default file: a word or a file chooses."""
+GROUPS = (*REQUIRED_GROUPS, *UNCHOSEN)
 
 
 @functools.cache

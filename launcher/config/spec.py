@@ -17,7 +17,7 @@ from launcher.config import launch_checks, placeholders
 from launcher.config.key_checks import meant_key
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container, Launch, known_keys
-from launcher.config.sweep import Cell
+from launcher.config.sweep import Cell, within
 from launcher.errors import UsageError, placed
 
 if TYPE_CHECKING:
@@ -65,24 +65,15 @@ def make(cell: Cell) -> JobSpec:
 
 def place(cell: Cell, key: str) -> str:
     """Where a key got its value, for the end of an error message."""
-    for override in cell.words:
-        if override.kind == "value" and _within(key, override.key):
-            return f" ({override.source})"
-    if (written := _in_file(cell, key)) is not None:
-        return f" ({written})"
-    for override in cell.words:
-        if _within(key, override.key):
-            return f" ({override.source})"
-    return ""
-
-
-def _within(key: str, outer: str) -> bool:
-    return key == outer or key.startswith((f"{outer}.", f"{outer}["))
+    words = [override for override in cell.words if within(key, override.key)]
+    typed = sorted(words, key=lambda override: override.kind != "value")
+    where = _in_file(cell, key) or next((override.source for override in typed), "")
+    return f" ({where})" if where else ""
 
 
 def _in_file(cell: Cell, key: str) -> SourceLine | None:
     """Where a key stands in a person's own file; None where it is set elsewhere."""
-    if any(override.kind == "value" and _within(key, override.key) for override in cell.words):
+    if any(override.kind == "value" and within(key, override.key) for override in cell.words):
         return None
     return cell.composed.places.get(key) or cell.composed.places.get(key.partition("[")[0])
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from amp_launcher.typed import leaves, show
 from launcher import waiting
 from launcher.config import key_checks
-from launcher.config.compose import Choice, Composed, Composer, merge, select, under
+from launcher.config.compose import Composed, Composer, merge, select, under
 from launcher.config.parse import MOST_CELLS, Override, read_values
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
@@ -51,10 +51,9 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     script = any(override.key == "recipe" and override.values == ("script",) for override in overrides)
     for override in overrides:
         key_checks.refuse_unknown_key(composer, override, script=script)
-    overrides = _last_wins(overrides)
-    choosing = [index for index, override in enumerate(overrides) if override.kind == "group"]
-    swept = [index for index, override in enumerate(overrides) if override.swept]
-    swept_keys = [overrides[index].key for index in swept]
+    last = {(override.kind, override.key): override for override in overrides}  # as Hydra has it
+    overrides = [override for override in overrides if override is last[override.kind, override.key]]
+    swept_keys = [override.key for override in overrides if override.swept]
     if math.prod(len(override.values) for override in overrides) > MOST_CELLS:
         raise UsageError(
             f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
@@ -64,34 +63,24 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     numbers = list(itertools.product(*(range(len(override.values)) for override in overrides)))
     with waiting.counted(numbers, "reading cells: {} of {}") as combinations:
         for indices in combinations:
-            choice = tuple(overrides[index].values[indices[index]] for index in choosing)
+            chosen = [override for override in _at(overrides, indices) if override.kind == "group"]
+            choice = tuple(override.values for override in chosen)
             if choice not in bases:
-                chosen = [choice_of(overrides[index], value) for index, value in zip(choosing, choice, strict=True)]
                 bases[choice] = _Base.make(composer.compose(chosen), overrides)
             base = bases[choice]
-            words_of_cell = list(base.overrides)
-            for index in swept:
-                words_of_cell[index] = dataclasses.replace(
-                    base.overrides[index], values=(base.overrides[index].values[indices[index]],)
-                )
-            made.append(
-                Cell(
-                    config=base.apply(words_of_cell),
-                    words=tuple(words_of_cell),
-                    swept=tuple((words_of_cell[index].key, words_of_cell[index].values[0]) for index in swept),
-                    composed=base.composed,
-                )
-            )
-    if len(made) > 1:
-        _refuse_twins(made, swept_keys)
+            words = _at(base.overrides, indices)
+            swept = tuple((word.key, word.values[0]) for word in words if word.key in swept_keys)
+            made.append(Cell(config=base.apply(words), words=words, swept=swept, composed=base.composed))
+    _refuse_twins(made, swept_keys)
     return made
 
 
-def choice_of(override: Override, name: str | None) -> Choice:
-    """The file that an override of a group chooses, with one of its values."""
-    if override.prefix == "~":
-        return Choice(override.key, override.typed.partition("=")[2] or None, "~")
-    return Choice(override.key, name, "+" if override.prefix == "+" else "")
+def _at(overrides: Sequence[Override], indices: Sequence[int]) -> tuple[Override, ...]:
+    """The overrides, each with the one of its values at that index."""
+    return tuple(
+        dataclasses.replace(override, values=(override.values[index],)) if override.swept else override
+        for override, index in zip(overrides, indices, strict=True)
+    )
 
 
 def _sets(override: Override) -> bool:
@@ -132,9 +121,9 @@ class _Base:
         assignments = [override for override in words if _sets(override)]
         config = copy.deepcopy(self.composed.config)
         for override in assignments:
-            _assign(config, override.key, override.values[0])
+            merge(config, under(override.key, override.values[0]), missing=False)
         assigned = [key for override in assignments for key in leaves({override.key: override.values[0]})]
-        remaining = [key for key in self.interpolated if not any(_covers(outer, key) for outer in assigned)]
+        remaining = [key for key in self.interpolated if not any(within(key, outer) for outer in assigned)]
         if remaining:
             self._resolve(config, remaining, assignments)
         return config
@@ -153,9 +142,8 @@ class _Base:
                 OmegaConf.update(merged, override.key, literal(override.values[0]), merge=True)
             for key in keys:
                 value = OmegaConf.select(merged, key)
-                _assign(
-                    config, key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-                )
+                resolved = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+                merge(config, under(key, resolved), missing=False)
         except OmegaConfBaseException as error:
             key = str(error.full_key or "")
             where = f" ({places[key]})" if key in places else ""
@@ -180,13 +168,14 @@ def _take_back(config: dict[str, Any], override: Override) -> None:
 def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, SourceLine]) -> None:
     """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
     for key, value in leaves(raw).items():
-        if value == "???" and not any(_covers(override.key, key) for override in setting):
+        if value == "???" and not any(within(key, override.key) for override in setting):
             where = f" ({places[key]})" if key in places else ""
             raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")
 
 
-def _covers(outer: str, key: str) -> bool:
-    return key == outer or key.startswith(f"{outer}.")
+def within(key: str, outer: str) -> bool:
+    """Whether a key, or an item of a list, is another or in it."""
+    return key == outer or key.startswith((f"{outer}.", f"{outer}["))
 
 
 def literal(value: Any) -> Any:
@@ -198,11 +187,6 @@ def literal(value: Any) -> Any:
     return [literal(item) for item in value] if isinstance(value, list) else value
 
 
-def _assign(config: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key the way OmegaConf's update with merge does: mappings merge, everything else replaces."""
-    merge(config, under(key, value), missing=False)
-
-
 def _is_interpolated(tree: Any) -> bool:
     """Whether any text in the tree has an interpolation."""
     if isinstance(tree, str):
@@ -211,20 +195,13 @@ def _is_interpolated(tree: Any) -> bool:
     return any(map(_is_interpolated, items))
 
 
-def _last_wins(overrides: Sequence[Override]) -> list[Override]:
-    """Of several words for one key, the last, as Hydra has it."""
-    by_key = {(override.kind, override.key): override for override in overrides}
-    return [override for override in overrides if by_key[override.kind, override.key] is override]
-
-
 def _refuse_twins(made: Sequence[Cell], swept: Sequence[str]) -> None:
-    seen: dict[str, None] = {}
+    seen: set[str] = set()
     for cell in made:
-        point = repr(cell.swept)
-        if point in seen:
+        if (point := repr(cell.swept)) in seen:
             what = ", ".join(f"{key}={value}" for key, value in cell.swept)
             raise UsageError(f"the sweep over {', '.join(swept)} has the cell {what} twice (command line)")
-        seen[point] = None
+        seen.add(point)
 
 
 def by_level(swept: Iterable[Cell]) -> list[Cell]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from launcher.config import hydra_defaults
-from launcher.config.compose import Choice, Composer
+from launcher.config.compose import Composer, spelled
 from launcher.config.folders import Folder, flat_list
+from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
 
 COMPOSER = Composer()
@@ -55,15 +56,16 @@ def test_what_only_hydra_decides_is_left_to_it(folders, choice):
 @pytest.mark.parametrize(
     ("choice", "word"),
     [
-        (Choice("amp", "o2"), "amp=o2"),
-        (Choice("amp", None), ""),
-        (Choice("site", "north", "+"), "+site=north"),
-        (Choice("data", None, "~"), "~data"),
-        (Choice("data", "cifar10", "~"), "~data=cifar10"),
+        ("amp=o2", "amp=o2"),
+        ("++amp=o2", "amp=o2"),
+        ("amp=null", ""),
+        ("+site=north", "+site=north"),
+        ("~data", "~data"),
+        ("~data=cifar10", "~data=cifar10"),
     ],
 )
 def test_a_choice_is_spelled_as_hydra_reads_it(choice, word):
-    assert str(choice) == word
+    assert spelled(parse(choice, ("amp", "site", "data"))) == word
 
 
 def test_planning_imports_no_hydra():

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.compose import Composer
+from launcher.config.compose import Composer, spelled
 from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
 from launcher.config.spec import make
-from launcher.config.sweep import Cell, cells, choice_of, literal
+from launcher.config.sweep import Cell, cells, literal
 from launcher.errors import UsageError
 
 COMPOSER = Composer()
@@ -64,7 +64,7 @@ def composed_files(folder: Path, *choices: str) -> Any:
 
 def composed_by_hydra(folder: Path, cell: Cell) -> dict[str, Any]:
     """The cell by Hydra's public interface alone, from the same files."""
-    chosen = [str(choice_of(word, word.values[0])) for word in cell.words if word.kind == "group"]
+    chosen = [spelled(word) for word in cell.words if word.kind == "group"]
     config = copy.deepcopy(composed_files(folder, *filter(None, chosen)))
     for word in cell.words:
         if word.kind == "value":
