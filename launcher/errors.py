@@ -69,6 +69,17 @@ def of_program() -> Iterator[None]:
         raise Unavailable(of_system(error)) from None
 
 
+@contextlib.contextmanager
+def of_settings(before: str = "", after: str = "") -> Iterator[None]:
+    """A `SettingsError` as a `UsageError`, with text around its own."""
+    from amp_launcher.typed import SettingsError  # and dataclasses, which a listing does without
+
+    try:
+        yield
+    except SettingsError as error:
+        raise UsageError(f"{before}{error}{after}") from None
+
+
 def placed(message: str, where: str) -> str:
     """The message with its place after the first line: further lines may be commands to copy."""
     first, newline, rest = message.partition("\n")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from launcher.errors import UsageError
+from launcher.errors import TYPED, UsageError, of_settings
 from launcher.runs import run_ids, run_roots, selection
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
@@ -80,13 +80,10 @@ def runs_and_keys(verb: str, arguments: Sequence[str], hint: str) -> tuple[list[
 
 def boolean(key: str, text: str) -> bool:
     """The value of a key. Raises `UsageError`."""
-    from amp_launcher.typed import SettingsError
     from amp_launcher.values import from_text
 
-    try:
+    with of_settings(after=TYPED):
         return bool(from_text(text, bool, key))
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
 
 
 def positive(text: str) -> int:
@@ -126,11 +123,14 @@ def newest(roots: Sequence[str], *, own: bool = False) -> Run:
 def newest_run_or_sweep(roots: Sequence[str]) -> Selection:
     """The newest run, or the whole sweep that it is in, named on stderr. Raises `UsageError` where there is none."""
     last = selection.newest(roots, 1)
-    sweep = run_ids.sweep_of(last[0].id) if last else None
-    if sweep is None:
-        return Selection(None, (newest(roots),))
-    print(f"newest sweep: {sweep}", file=sys.stderr)
-    return Selection(sweep, tuple(selection.sweep_runs(last[0].root, sweep)))
+    return whole("newest", last[0]) if last else Selection(None, (newest(roots),))
+
+
+def whole(which: str, run: Run) -> Selection:
+    """The run, or the whole sweep that it is in, named on stderr."""
+    sweep = run_ids.sweep_of(run.id)
+    print(f"{which} {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
+    return Selection(sweep, tuple(selection.sweep_runs(run.root, sweep)) if sweep else (run,))
 
 
 def one_of(verb: str, names: Sequence[str], roots: Sequence[str], what: str = "run or sweep") -> Selection:

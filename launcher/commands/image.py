@@ -11,7 +11,7 @@ from launcher.config.paths import expanded
 from launcher.config.schema import Container
 from launcher.containers import catalogue, find, image_recipes, preflight, programs, references
 from launcher.containers.catalogue import Release
-from launcher.errors import Unavailable, UsageError
+from launcher.errors import Unavailable, UsageError, of_settings
 from launcher.ui.tables import pairs, table
 
 _RECIPES = ", ".join(image_recipes.RECIPES)
@@ -53,10 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     for key in options:
         if key not in known:
             raise UsageError(f"{key}= has no meaning here ({', '.join(known) or 'there are no keys'})")
-    try:
+    with of_settings():
         return verbs[words[0]](words[1:], options)
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
 
 
 def _list(names: Sequence[str], options: dict[str, str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, whole
 from launcher.executors import backends
 from launcher.runs import run_ids, selection
 from launcher.runs.selection import Selection
@@ -36,9 +36,6 @@ def _newest_unfinished(roots: list[str]) -> Selection:
     """The newest live run, with its whole sweep."""
     for run in reversed(selection.unfinished(roots)):
         (seen,) = backends.states_of([run])
-        if seen.state.finished or not seen.files.owner.mine:
-            continue
-        sweep = run_ids.sweep_of(run.id)
-        print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
-        return Selection(sweep, tuple(selection.sweep_runs(run.root, sweep)) if sweep else (run,))
+        if not seen.state.finished and seen.files.owner.mine:
+            return whole("newest unfinished", run)
     return newest_run_or_sweep(roots)

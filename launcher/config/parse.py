@@ -17,7 +17,7 @@ from amp_launcher.values import CHOICE, from_text, read, split, unquoted
 from launcher.config import placeholders
 from launcher.config.paths import names_in
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
-from launcher.errors import UsageError
+from launcher.errors import TYPED, UsageError, of_settings
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
@@ -70,7 +70,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS, source: str = COMMAND_LINE)
     """
     try:
         return dataclasses.replace(_parse(word, groups), source=source)
-    except UsageError as error:
+    except (UsageError, SettingsError) as error:
         raise UsageError(f"{error} ({source})") from None
 
 
@@ -82,10 +82,7 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     key = ALIASES.get(key, key)
     if key.startswith("hydra.") or key == "hydra":
         raise UsageError(f"{key}: Hydra's own settings have no effect here; runs are configured by the keys in --help")
-    try:
-        refuse_control_characters(key, word)
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
+    refuse_control_characters(key, word)
     kind: Kind = "group" if key in groups else "value"
     make = functools.partial(Override, typed=word, prefix=prefix, key=key, kind=kind)
     if text is None:
@@ -130,10 +127,8 @@ def _listed(key: str, text: str, *, as_typed: bool) -> tuple[str, ...]:
         )
     if choice is None and not as_typed and (call := re.match(r"(\w+)\(", text)):
         raise UsageError(f"{key}={text}: {call[1]}() lists no values; say a,b or choice(a,b) or range(start,stop,step)")
-    try:
+    with of_settings(f"{key}={text}: "):
         parts, _ = split(choice[1] if choice else text)
-    except SettingsError as error:
-        raise UsageError(f"{key}={text}: {error}") from None
     if not parts and (choice or placeholder):
         raise UsageError(f"{key}={text} lists no value; say one, or several as a,b")
     return tuple(unquoted(part) if as_typed else part for part in parts or [""])
@@ -172,13 +167,11 @@ def own_settings(words: Sequence[str], prefix: str, cls: type) -> tuple[dict[str
             rest.append(word)
             continue
         name = key.removeprefix(prefix)
-        try:
+        with of_settings(after=TYPED):
             if name not in known:
                 raise SettingsError(unknown_key(key, [f"{prefix}{setting}" for setting in known]))
             values[name] = from_text(text, known[name], key)
             build(cls, {name: values[name]}, prefix=prefix)
-        except SettingsError as error:
-            raise UsageError(f"{error} ({COMMAND_LINE})") from None
     return values, rest
 
 
@@ -189,10 +182,8 @@ def read_values(overrides: Sequence[Override], recipe: str) -> list[Override]:
     """
     train: type | None = None
     if any(_of_train(override) for override in overrides):
-        try:
+        with of_settings():
             train = find(recipe).settings
-        except SettingsError as error:
-            raise UsageError(str(error)) from None
     read_by_type = []
     for override in overrides:
         annotation = train if override.key == "train" else annotation_of(override.key, train)
@@ -222,11 +213,9 @@ def _read(override: Override, text: str, annotation: Any) -> Any:
 
 def passed(arguments: Sequence[str]) -> Override:
     """The arguments of the user's script, which follow `--` on the command line, byte for byte."""
-    for argument in arguments:
-        try:
+    with of_settings(after=TYPED):
+        for argument in arguments:
             refuse_control_characters("an argument after --", argument)
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
     typed = f"-- {shlex.join(arguments)}"
     return Override(typed=typed, prefix=PASSED, key="arguments", kind="value", values=(list(arguments),))
 

@@ -9,11 +9,11 @@ from typing import Any
 from amp_launcher import settings as trainer_settings
 from amp_launcher.precision.support import support_for
 from amp_launcher.recipe import NAMES, find
-from amp_launcher.typed import SettingsError, build, nearest, refuse_control_characters, show
+from amp_launcher.typed import build, nearest, refuse_control_characters, show
 from amp_launcher.values import from_text
 from launcher.config.launch_checks import check_cluster
 from launcher.config.schema import ALIASES, CLUSTERS, REACH, annotation_of
-from launcher.errors import UsageError
+from launcher.errors import TYPED, UsageError, of_settings
 from launcher.plan import record
 from launcher.plan.model import Plan
 
@@ -43,10 +43,8 @@ def changes(plan: Plan, assignments: Mapping[str, str]) -> Plan:
                 settings[other] = None
             words = [*(word for word in words if word.partition("=")[0] not in (key, other)), f"{key}={show(value)}"]
             (settings[group] if group else settings)[name] = value
-    try:
+    with of_settings(after=TYPED):
         check_cluster(build(CLUSTERS[cluster["kind"]], cluster, prefix="cluster."))
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
     if ranks := {key: values[key] for key in RANKS if key in values}:
         changed = _with_ranks(changed, **ranks)
@@ -73,12 +71,10 @@ def _value(plan: Plan, key: str, text: str) -> Any:
     if key not in allowed:
         why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
         raise UsageError(f"{why}; these can: {', '.join(allowed)}")
-    try:
+    with of_settings(after=TYPED):
         value = from_text(text, annotation_of(ALIASES.get(key, key)), key)
         for argument in value if key == RESUME_ARGUMENTS else ():
             refuse_control_characters(key, argument)
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
     if key in own:
         least = 0 if key in ("checkpoint.every", "gpus") else 1
         if getattr(value, "kind", ""):
@@ -138,11 +134,9 @@ def _check_trainer(plan: Plan) -> None:
     """Refuse what the trainer would refuse. Raises `UsageError`."""
     if plan.recipe not in NAMES:  # one of a person's own is in the run's code, which checks it when it starts
         return
-    try:
+    with of_settings(after=TYPED):
         trainer = trainer_settings.from_values(plan.settings, find(plan.recipe))
         trainer_settings.check_settings(trainer, plan.nodes * plan.processes)
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
 
 
 def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:

@@ -13,7 +13,7 @@ from amp_launcher.recipe import NAMES, find
 from amp_launcher.settings import PLAN_SCHEMA, Settings
 from amp_launcher.typed import SettingsError, build, convert, not_a_choice, plain, show
 from launcher.config.schema import CLUSTERS
-from launcher.errors import UsageError
+from launcher.errors import UsageError, of_settings
 from launcher.plan.model import Plan
 
 
@@ -39,13 +39,11 @@ def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
     if values.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema {PLAN_SCHEMA}")
-    try:
+    with of_settings("this plan is damaged, or of another version: "):
         plan = build(Plan, {**values, "precision": values.get("precision") or None, "arms": []})
         arms = convert(values.get("arms") or [], tuple[dict[str, Any], ...], "arms")
         plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
         _check_whole(plan)
-    except SettingsError as error:
-        raise UsageError(f"this plan is damaged, or of another version: {error}") from None
     return dataclasses.replace(plan, arms=tuple(map(from_json, arms)))
 
 
