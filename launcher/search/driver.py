@@ -152,7 +152,7 @@ class Driver:
 
     def _never_comes(self, trial: Trial, result: ResultRecord) -> None:
         """A trial is done and has not measured it, so no other will: end the search."""
-        names = ", ".join(trial.measured(result)) or "nothing"
+        names = ", ".join(sweep_table.measures(result)) or "nothing"
         self.problem = UsageError(
             f"search.metric={self._job.metric} never came: {trial.run.id} is done, and has measured {names}; no more "
             "trials are asked for"

@@ -19,7 +19,7 @@ from launcher.config.schema import annotation_of, text_key
 from launcher.config.spec import JobSpec
 from launcher.config.sweep import by_level
 from launcher.errors import TYPED, UsageError
-from launcher.search import KEY, PREFIX, key_of
+from launcher.search import KEY, PREFIX, is_asked, key_of
 from launcher.ui import sweep_table
 
 LOG_FROM = 100
@@ -68,28 +68,25 @@ class Space:
 
     words: tuple[str, ...]
     """All but those of `search`."""
-    searched: Mapping[str, int]
-    """The place of each searched key among them."""
     intervals: Mapping[str, Interval]
     choices: Mapping[str, tuple[str, ...]]
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        return (*self.intervals, *self.choices)
+
     def with_values(self, texts: Mapping[str, str]) -> tuple[str, ...]:
         """The words with one value for each of these keys."""
-        words = list(self.words)
-        for key, text in texts.items():
-            place = self.searched[key]
-            words[place] = f"{words[place].partition('=')[0]}={_typed(key, text)}"
-        return tuple(words)
+        return tuple(_with_values(self.words, texts))
 
     def described(self) -> Iterator[str]:
         """What is searched, in words."""
-        for key in self.searched:
+        for key in map(key_of, self.words):
             if key in self.choices:
                 yield f"{key} {', '.join(self.choices[key])}"
-                continue
-            interval = self.intervals[key]
-            kind = f"{', whole' * interval.whole}{', by its logarithm' * interval.log}"
-            yield f"{key} {interval.low} to {interval.high}{kind}"
+            elif interval := self.intervals.get(key):
+                kind = f"{', whole' * interval.whole}{', by its logarithm' * interval.log}"
+                yield f"{key} {interval.low} to {interval.high}{kind}"
 
 
 def split(words: Words) -> tuple[Search, Space]:
@@ -123,13 +120,10 @@ def split(words: Words) -> tuple[Search, Space]:
 
 
 def _space(words: Sequence[str], groups: Sequence[str]) -> Space:
-    searched: dict[str, int] = {}
     intervals: dict[str, Interval] = {}
     choices: dict[str, tuple[str, ...]] = {}
-    keys: list[str] = []
-    for place, word in enumerate(words):
-        key = key_of(word)
-        keys.append(key)
+    keys = list(map(key_of, words))
+    for key, word in zip(keys, words, strict=True):
         if match := _INTERVAL.fullmatch(word.partition("=")[2]):
             intervals[key] = _interval(key, *match.groups())
         elif (override := parse(word, groups)).swept:
@@ -137,13 +131,10 @@ def _space(words: Sequence[str], groups: Sequence[str]) -> Space:
             for value in choices[key]:
                 if choices[key].count(value) > 1:
                     raise UsageError(f"{word} lists {value} twice{TYPED}")
-        else:
-            continue
-        searched[key] = place
-    for key in searched:
-        if keys.count(key) > 1:
-            raise UsageError(f"{key} is given twice, and it is searched; give it once{TYPED}")
-    return Space(words=tuple(words), searched=searched, intervals=intervals, choices=choices)
+    space = Space(words=tuple(words), intervals=intervals, choices=choices)
+    if twice := next((key for key in space.searched if keys.count(key) > 1), None):
+        raise UsageError(f"{twice} is given twice, and it is searched; give it once{TYPED}")
+    return space
 
 
 def _interval(key: str, call: str, inside: str) -> Interval:
@@ -170,12 +161,15 @@ def _interval(key: str, call: str, inside: str) -> Interval:
 def repeated(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     """The command of one trial as a run: the search's, with these values."""
     end = command.index(PASSED) if PASSED in command else len(command)
-    own = [word for word in command[:end] if key_of(word) != KEY and not key_of(word).startswith(PREFIX)]
-    values = [
-        f"{word.partition('=')[0]}={_typed(key_of(word), texts[key_of(word)])}" if key_of(word) in texts else word
-        for word in own
+    own = [word for word in command[:end] if not is_asked([word])]
+    return [*_with_values(own, texts), *command[end:]]
+
+
+def _with_values(words: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    return [
+        f"{word.partition('=')[0]}={_typed(key, texts[key])}" if (key := key_of(word)) in texts else word
+        for word in words
     ]
-    return [*values, *command[end:]]
 
 
 def _typed(key: str, text: str) -> str:

@@ -49,9 +49,6 @@ class Trial:
         known = sweep_table.measures(result)
         return known.get(sweep_table.plain(self._metric, known))
 
-    def measured(self, result: ResultRecord) -> list[str]:
-        return list(sweep_table.measures(result))
-
 
 def rounded(step: int) -> int:
     """The step with zeros behind its first two digits: 7, 42, 460 for 469."""

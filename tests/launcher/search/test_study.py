@@ -16,7 +16,6 @@ from launcher.search.study import JOURNAL, Study
 
 SPACE = Space(
     words=("train.lr=interval(0,1)", "amp=o0,o1"),
-    searched={"train.lr": 0, "amp": 1},
     intervals={"train.lr": Interval(low="0", high="1", log=False)},
     choices={"amp": ("o0", "o1")},
 )
