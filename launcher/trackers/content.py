@@ -145,7 +145,7 @@ class Scalars:
         for series in (*sampled.gpus, *sampled.hosts):
             place = f"system/node{series.node}/{series.device.replace(' ', '')}"
             known = telemetry.HOST_UNITS if series.device == "host" else telemetry.GPU_UNITS
-            names = {name: f"{place}_{name}_{_WORDS.get(unit, unit)}" for name, unit in known.items()}
+            names = {name: f"{place}_{name}_{unit.replace('%', 'percent')}" for name, unit in known.items()}
             for index, time in enumerate(series.times):
                 at = bisect_right(self._times, time)
                 read = ((names[name], column[index]) for name, column in series.values.items() if name in names)
@@ -165,10 +165,6 @@ class Scalars:
         }
         values = {name[:LONGEST]: float(value) for name, value in figures.items() if value is not None}
         return Point(self._steps[-1] if self._steps else 0, self._times[-1] if self._times else 0.0, values)
-
-
-_WORDS = {"%": "percent"}
-"""Units whose sign can't be in a name."""
 
 
 def _point(line: bytes) -> Point | None:

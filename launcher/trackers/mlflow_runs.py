@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -55,7 +56,6 @@ class Mlflow(Tracker):
             self.client = MlflowClient()
             self._address = _without_key(self.client.tracking_uri)
         self.place = f"mlflow {self._address} {self._name}"
-        self._experiment: str | None = None
 
     def has(self, mark: dict[str, Any]) -> bool:
         from mlflow.exceptions import MlflowException
@@ -70,32 +70,28 @@ class Mlflow(Tracker):
 
     def open(self, content: Content, mark: dict[str, Any]) -> MlflowRun:
         with self.talking():
-            run = mark.get("id") or self._run(content.id, content.label, content.group and self._group(content.group))
+            run = mark.get("id") or self._run(content.id, content.label, content.group and self._run(content.group))
             return MlflowRun(self, str(run), content)
 
     def close_group(self, group: str) -> None:
         with self.talking():
-            self.client.set_terminated(self._group(group), "FINISHED")
+            self.client.set_terminated(self._run(group), "FINISHED")
 
     def told(self) -> str:
         return f"MLflow: {self._address}, experiment {self._name}"
 
-    def _group(self, group: str) -> str:
-        return self._run(group, group, None)
-
-    def _run(self, name: str, label: str, parent: str | None) -> str:
+    def _run(self, name: str, label: str = "", parent: str | None = None) -> str:
         """The id of the run of that name here; it is made where there is none."""
-        experiment = self._experiment or self._experiment_id()
-        found = self.client.search_runs([experiment], f"tags.`{_TAG}` = '{name}'", max_results=1)
+        found = self.client.search_runs([self._experiment], f"tags.`{_TAG}` = '{name}'", max_results=1)
         if found:
             return str(found[0].info.run_id)
         tags = {_TAG: name} | ({"mlflow.parentRunId": parent} if parent else {})
-        return str(self.client.create_run(experiment, tags=tags, run_name=label).info.run_id)
+        return str(self.client.create_run(self._experiment, tags=tags, run_name=label or name).info.run_id)
 
-    def _experiment_id(self) -> str:
+    @functools.cached_property
+    def _experiment(self) -> str:
         found = self.client.get_experiment_by_name(self._name)
-        self._experiment = str(found.experiment_id if found else self.client.create_experiment(self._name))
-        return self._experiment
+        return str(found.experiment_id if found else self.client.create_experiment(self._name))
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[None]:

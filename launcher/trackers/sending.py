@@ -91,19 +91,19 @@ class Stream:
         """Send what is new, with the samples of `devices` if wanted, and the end of a run that has ended. Returns the
         scalars that were sent. Raises `LauncherError`; what was not sent is sent by the next call."""
         content = describe(evidence, group)
-        sources: list[Callable[[], Iterable[Point]]] = [self._scalars.new]
         closing = _digest(content) if content.ended is not None else None
-        if devices or closing:
-            sources.append(self._scalars.of_devices)
-        if closing:
-            sources.append(lambda: [self._scalars.at_end(evidence)])
         try:
-            # Each is read once those before it were.
-            points = itertools.chain.from_iterable(source() for source in sources)
-            return self._send(content, points, closing, page)
+            return self._send(content, self._points(evidence, devices, closing), closing, page)
         except BaseException:
             self._scalars, self._sink = Scalars(self._run.folder), None
             raise
+
+    def _points(self, evidence: Evidence, devices: bool, closing: str | None) -> Iterator[Point]:
+        yield from self._scalars.new()
+        if devices or closing:
+            yield from self._scalars.of_devices()
+        if closing:
+            yield self._scalars.at_end(evidence)
 
     def close(self) -> None:
         """Nothing more is sent."""
