@@ -20,7 +20,7 @@ from amp_launcher.around import plain_start
 from launcher.containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES, SHELL
 from launcher.containers.words import to_bash
 from launcher.errors import UsageError
-from launcher.runs.store import SECRETS
+from launcher.runs import store
 
 FILE = ".environment"
 """Of a run folder: lines of bash that export the variables that are passed on."""
@@ -192,7 +192,7 @@ def write_variables(folder: Path, inherited: Sequence[str], passed: Sequence[str
             raise UsageError(f"env.{name} has no value, and {name} is not set in this shell (any more)")
         values[name] = given[name]
     text = "".join(f"export {name}={to_bash(value)}\n" for name, value in values.items())
-    _write(folder / FILE, os.fsencode(text))
+    store.write_bytes(folder / FILE, os.fsencode(text))
 
 
 def write_secrets(files: Mapping[Path, bytes]) -> None:
@@ -201,7 +201,7 @@ def write_secrets(files: Mapping[Path, bytes]) -> None:
         if why := problem(content):
             raise UsageError(f"secrets.{path.name}: its value {why}")
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        _write(path, content)
+        store.write_bytes(path, content)
 
 
 def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:
@@ -225,16 +225,8 @@ def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:
 
 def own_secrets(secrets: Mapping[str, str], run_dir: str) -> dict[str, Path]:
     """Those secrets of a plan whose files are kept in the run's own folder."""
-    own = Path(run_dir, SECRETS)
+    own = Path(run_dir, store.SECRETS)
     return {name: Path(path) for name, path in secrets.items() if Path(path).parent == own}
-
-
-def _write(path: Path, content: bytes) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    aside.unlink(missing_ok=True)
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as stream:
-        stream.write(content)
-    aside.replace(path)
 
 
 def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from amp_launcher import records
 from launcher.config import job_environment
+from launcher.runs import store
 
 FILE = ".shell"
 """Of a run folder, of mode 0600."""
@@ -22,10 +22,7 @@ def write(folder: Path, environment: Mapping[str, str]) -> None:
     salt = secrets.token_bytes(16)
     inherited = job_environment.inherited(environment)
     digests = {name: _digest(salt, value) for name, value in sorted(inherited.items())}
-    aside = folder / f"{FILE}.new"
-    with open(aside, "w", encoding="utf-8", errors="surrogateescape", opener=records.private) as stream:
-        json.dump({"schema": 1, "salt": salt.hex(), "digests": digests}, stream)
-    aside.replace(folder / FILE)
+    store.write_text(folder / FILE, json.dumps({"schema": 1, "salt": salt.hex(), "digests": digests}))
 
 
 def differences(folder: Path, environment: Mapping[str, str]) -> list[str]:
