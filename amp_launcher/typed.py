@@ -48,6 +48,8 @@ def setting(default: Any, help: str, check: Callable[[str, Any], None] | None = 
     `build` calls `check` with the key and a value that is not null; it raises `SettingsError` for one that makes no
     sense. The constructor and `dataclasses.replace` don't call it: values that a person gives go through `build`.
     """
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=default.copy, metadata={"help": help, "check": check})
     return dataclasses.field(default=default, metadata={"help": help, "check": check})
 
 

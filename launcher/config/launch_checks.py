@@ -54,8 +54,7 @@ def check_launch(launch: Launch, training: Settings) -> None:
         if training.framework == "tensorflow" and not script_decides:
             raise SettingsError(
                 f"env.{name}: amp decides which operations the graph rewrite converts; say amp.allow, amp.deny, "
-                "amp.infer or amp.clear=[OPERATION]",
-                f"env.{name}",
+                "amp.infer or amp.clear=[OPERATION]"
             )
 
 
@@ -82,19 +81,17 @@ def _check_environment(launch: Launch) -> None:
                 instead += (
                     "; a script's modules are found as by `python FILE`, then at the root of its checkout and in src"
                 )
-            raise SettingsError(f"{key}: {name} is set by the launcher itself; {instead}", key)
+            raise SettingsError(f"{key}: {name} is set by the launcher itself; {instead}")
     for name in launch.env:
         if job_environment.looks_secret(name):
             raise SettingsError(
                 f"env.{name}: a secret, by its name, would stand in plans and scripts; say secrets.{name}=FILE, or "
-                f"secrets.{name} for its value in this shell",
-                f"env.{name}",
+                f"secrets.{name} for its value in this shell"
             )
     for name, path in launch.secrets.items():
         if path == "":
             raise SettingsError(
-                f"secrets.{name}= names no file; say secrets.{name}=FILE, or secrets.{name} for this shell's value",
-                f"secrets.{name}",
+                f"secrets.{name}= names no file; say secrets.{name}=FILE, or secrets.{name} for this shell's value"
             )
     for name in set(launch.env) & set(launch.secrets):
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
@@ -102,12 +99,8 @@ def _check_environment(launch: Launch) -> None:
 
 def _check_devices(launch: Launch, device: str) -> None:
     slurm = isinstance(launch.cluster, SlurmCluster)
-    if launch.nodes < 1:
-        raise SettingsError(f"nodes={launch.nodes} must be at least 1")
     if launch.nodes > 1 and not slurm:
         raise SettingsError(f"nodes={launch.nodes} needs cluster=slurm; this is one machine")
-    if launch.gpus is not None and launch.gpus < 0:
-        raise SettingsError(f"gpus={launch.gpus} must be at least 0")
     if launch.wait_gpus and slurm:
         raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out")
     for where, no_gpus in (("gpus=0", launch.gpus == 0), ("device=cpu", device == "cpu" and launch.gpus is None)):
@@ -256,6 +249,5 @@ def _check_script(launch: Launch, training: Settings) -> None:
             if name in launch.env:
                 raise SettingsError(
                     f"env.{name}: amp=o0 and amp=o1 set it in NVIDIA's TensorFlow 1 images, and every other TensorFlow "
-                    "passes over it in silence; leave it out",
-                    f"env.{name}",
+                    "passes over it in silence; leave it out"
                 )

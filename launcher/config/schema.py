@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from amp_launcher.settings import Settings
@@ -109,9 +109,7 @@ class Container:
         False,
         "on Slurm with Apptainer, fetch an image that isn't here yet in a job of its own, which the run waits for",
     )
-    limits: dict[str, int] = field(
-        default_factory=dict, metadata={"help": "resource limits by prlimit's names, as container.limits.memlock=-1"}
-    )
+    limits: dict[str, int] = setting({}, "resource limits by prlimit's names, as container.limits.memlock=-1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,10 +169,11 @@ class Launch:
         None,
         "GPUs per node, free ones of a shared host: 4, or a100:4 for those of a type; auto (null) is all that the host "
         "has, but none with device=cpu",
+        least(0),
     )
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
     wait_gpus: bool = setting(False, "wait for GPUs that others use, instead of refusing the job")
-    nodes: int = setting(1, "nodes; more than one needs cluster=slurm")
+    nodes: int = setting(1, "nodes; more than one needs cluster=slurm", least(1))
     cluster: Any = setting(LocalCluster(), "where: local, ssh, slurm")
     container: Container = setting(Container(), "in what: none, docker, podman, apptainer, pyxis")
     image: str | None = setting(None, "a name of `image list`, a registry's image, a .sif, a .sqsh or a sandbox")
@@ -190,9 +189,8 @@ class Launch:
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, everything after --")
-    sweep: dict[str, str] = field(
-        default_factory=dict,
-        metadata={"help": "recipe=script: sweep.NAME=a,b replaces {NAME} in its arguments, one run for each value"},
+    sweep: dict[str, str] = setting(
+        {}, "recipe=script: sweep.NAME=a,b replaces {NAME} in its arguments, one run for each value"
     )
     include: tuple[str, ...] = setting(
         (),
@@ -215,19 +213,15 @@ class Launch:
     )
     notes: tuple[str, ...] = setting((), "remarks on this job, printed before it starts")
     telemetry: Telemetry = setting(Telemetry(), "what is recorded of GPUs and hosts")
-    env: dict[str, str | None] = field(
-        default_factory=dict,
-        metadata={"help": "environment variables of the job, as env.NAME=value; env.NAME passes on this shell's value"},
+    env: dict[str, str | None] = setting(
+        {}, "environment variables of the job, as env.NAME=value; env.NAME passes on this shell's value"
     )
     env_from: Literal["none", "shell"] = setting(
         "none", "shell passes on every variable of this shell but secrets, paths of programs and libraries"
     )
-    secrets: dict[str, str | None] = field(
-        default_factory=dict,
-        metadata={
-            "help": "secrets.NAME=FILE: the file's text reaches the job as NAME; mode 0600. secrets.NAME takes this "
-            "shell's value"
-        },
+    secrets: dict[str, str | None] = setting(
+        {},
+        "secrets.NAME=FILE: the file's text reaches the job as NAME; mode 0600. secrets.NAME takes this shell's value",
     )
     mounts: tuple[str, ...] = setting(
         (),

@@ -35,4 +35,4 @@ def check_flags(cluster: SlurmCluster) -> None:
     for key in ("account", "partition", "qos", "exclude", "nodelist"):
         value = getattr(cluster, key)
         if value is not None and re.search(r"\s", value):
-            raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
+            raise SettingsError(f"cluster.{key}={value} holds a blank")
