@@ -51,9 +51,7 @@ def refuse_unknown_key(composer: Composer, override: Override, *, script: bool) 
     if override.kind == "group":
         choices = composer.choices(override.key)
         for value in override.values:
-            if isinstance(value, str) and value in choices:
-                continue
-            if value is None and override.key not in REQUIRED_GROUPS:
+            if value in choices or (value is None and override.key not in REQUIRED_GROUPS):
                 continue
             if override.prefix == "~":
                 one_of = f"say one of {', '.join(choices)}"
@@ -72,7 +70,8 @@ def refuse_unknown_key(composer: Composer, override: Override, *, script: bool) 
             argument = f"--{override.key} {' '.join(show(value) for value in override.values)}"
             hint = f"arguments of the script go after --: -- {argument}"
             raise UsageError(f"{override.key} is not a key of the launcher; {hint} ({override.source})")
-        near = meant_key(override.key, _keys_of(composer), [*known_keys(), *composer.groups()])
+        train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
+        near = meant_key(override.key, sorted({*known_keys(), *train}), [*known_keys(), *composer.groups()])
         raise UsageError(
             f"unknown key {override.key}{near or ';'} `python -m launcher run --help` lists all ({override.source})"
         )
@@ -83,12 +82,6 @@ def meant_key(key: str, dotted: Iterable[str], known: Iterable[str]) -> str:
     known."""
     grouped = [other for other in dotted if other.endswith(f".{key}")]
     return f"; did you mean {' or '.join(grouped)}?" if grouped else nearest(key, known)
-
-
-def _keys_of(composer: Composer) -> list[str]:
-    """Every key there is, those of all recipes included."""
-    train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
-    return sorted({*known_keys(), *train})
 
 
 def _train_keys(recipe: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import os
 import re
@@ -51,7 +52,8 @@ def refuse_non_python(named: str, path: Path, *, exactly: bool) -> None:
     except SyntaxError as error:
         text = f": {error.text.strip()}" if error.text and "\ufffd" not in error.text else ""
         failure = f"{path}{f':{error.lineno}' if error.lineno else ''}: {error.msg}{text}"
-    if first.startswith("#!") and "python" not in first and (failure or _names_shell(first)):
+    names_shell = any(word.rpartition("/")[2].endswith("sh") for word in first[2:].split())
+    if first.startswith("#!") and "python" not in first and (failure or names_shell):
         raise UsageError(f"script={named} is not Python: its first line is {first}{_by_cmd(named)}")
     if failure and (exactly or not path.suffix):
         raise UsageError(f"script={named} can't be read as Python: {failure}")
@@ -74,18 +76,12 @@ def check_program(named: str, path: Path) -> None:
 
 def names_checkpoints(files: Sequence[Path]) -> bool:
     """Whether one of these files names the folder for checkpoints, by `job.checkpoint_dir()` or by its variable."""
-    return any(_says(path, word) for path in files for word in (b"checkpoint_dir", b"LAUNCHER_CHECKPOINT_DIR"))
-
-
-def _says(path: Path, word: bytes) -> bool:
-    try:
-        return word in path.read_bytes()
-    except OSError:
-        return False
-
-
-def _names_shell(first: str) -> bool:
-    return any(word.rpartition("/")[2].endswith("sh") for word in first[2:].split())
+    for path in files:
+        with contextlib.suppress(OSError):
+            text = path.read_bytes()
+            if b"checkpoint_dir" in text or b"LAUNCHER_CHECKPOINT_DIR" in text:
+                return True
+    return False
 
 
 def frameworks(script: Path) -> dict[str, str]:

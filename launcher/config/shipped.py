@@ -30,9 +30,10 @@ DECIDES = {
 
 
 def defaults_of(path: str) -> dict[str, Any]:
-    """Every key of a shipped file such as `amp/o2` or `config`, with its default; empty for a file that has none."""
+    """Every key of a shipped file such as `amp/o2`, with its default; of `config` those that no group of files has.
+    Empty for a file that has none."""
     if path == CONFIG:
-        return top_level()
+        return {name: value for name, value in defaults().items() if name not in DECIDES}
     group, _, name = path.rpartition("/")
     if group == "loss_scale" and name in PRESETS:
         return {"preset": name, **plain(PRESETS[name])}
@@ -53,11 +54,6 @@ def class_of(group: str, name: str) -> Any:
         return Data if any(name in find(recipe).data for recipe in NAMES) else None
     cls: Any = {"amp": Amp, "container": Container, "profile": Profile}.get(group)
     return cls if cls and name in get_args(fields_of(cls)[DECIDES[group]]) else None
-
-
-def top_level() -> dict[str, Any]:
-    """The keys of `config.yaml`: those that no group of files has."""
-    return {name: value for name, value in defaults().items() if name not in DECIDES}
 
 
 def requests(path: str, values: Mapping[str, Any]) -> dict[str, Any]:

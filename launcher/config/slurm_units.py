@@ -21,15 +21,9 @@ def minutes(text: str) -> int | None:
     if match is None:
         raise ValueError(f"{text} is not a time as Slurm writes it: 90, 30:00, 1:30:00, 2-12, 2-12:00:00")
     parts = [int(part) for part in match["clock"].split(":")]
-    if match["days"] is not None:
-        hours, mins, seconds = [*parts, 0, 0][:3]
-        total = (int(match["days"]) * 24 + hours) * 3600 + mins * 60 + seconds
-    elif len(parts) == 3:
-        total = parts[0] * 3600 + parts[1] * 60 + parts[2]
-    else:
-        mins, seconds = [*parts, 0][:2]
-        total = mins * 60 + seconds
-    return -(-total // 60)
+    begins_with_hours = match["days"] is not None or len(parts) == 3
+    hours, mins, seconds = [*([] if begins_with_hours else [0]), *parts, 0, 0][:3]
+    return (int(match["days"] or 0) * 24 + hours) * 60 + mins + (seconds + 59) // 60
 
 
 def gpus(gres: str, kind: str | None = None) -> int:

@@ -20,7 +20,7 @@ from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
 from launcher.config.schema import defaults
-from launcher.config.shipped import DECIDES, requests, top_level
+from launcher.config.shipped import CONFIG, DECIDES, defaults_of, requests
 from launcher.config.spec import make
 from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
@@ -69,7 +69,7 @@ def of_layers(key: str, default: Any) -> tuple[Any, ...]:
     return tuple(itertools.islice(itertools.cycle(values), 4))
 
 
-KEYS = {key: of_layers(key, default) for key, default in top_level().items()}
+KEYS = {key: of_layers(key, default) for key, default in defaults_of(CONFIG).items()}
 
 
 def test_files_have_every_key_of_their_class_with_its_default_and_help() -> None:
@@ -181,7 +181,7 @@ def layered(tmp_path: Path, layers: list[int], keys: dict[str, tuple[Any, ...]])
 @pytest.mark.parametrize("layer", [0, 1, 2, 3], ids=["site", "group", "experiment", "command line"])
 def test_every_top_level_key_can_be_set_by_each_layer_and_wins_over_those_below(layer: int, tmp_path: Path) -> None:
     config = layered(tmp_path, list(range(layer + 1)), KEYS).config
-    set_here = {key: config.get(key, default) for key, default in top_level().items()}
+    set_here = {key: config.get(key, default) for key, default in defaults_of(CONFIG).items()}
     assert set_here == {key: of_key[layer] for key, of_key in KEYS.items()}
 
 
