@@ -16,7 +16,7 @@ from launcher.config.chain import ANY, Job
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import TYPED, LauncherError, UsageError
-from launcher.executors import dependency
+from launcher.executors import dependency, planning
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.plan.plan_summary import summary
 from launcher.plan.resolve import resolve
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.plan:
         print("\n".join(_graph(jobs, plans)))
         return 0
-    for line in dict.fromkeys(line for plan in plans for line in plan.advice):
-        print(f"note: {line}", file=sys.stderr)
+    planning.say_advice(plans)
     return submit_and_follow(plans, facts[0], specs, last_words)
 
 

@@ -15,7 +15,7 @@ from launcher import units, waiting
 from launcher.commands.arguments import Parser, one_of, positive, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import run_ids, run_roots, selection, states, store, terminals
+from launcher.runs import remote_record, run_ids, run_roots, selection, states, store, terminals
 from launcher.runs.filters import Filter
 from launcher.runs.schema import PlanRecord, ResultRecord, SearchRecord
 from launcher.runs.states import Seen
@@ -26,6 +26,8 @@ from launcher.ui.tables import Column
 NEWEST = 20
 SPARE = (*summary.RATES, "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
+OPTIONAL = ("HOST", "LAST STEP", "WAITS FOR", "ACCURACY")
+"""Columns that are shown where a run has something in them."""
 _PLAN_FIELDS = (*summary.REQUEST_FIELDS, "up", "nodes", "gpus")
 MOST = 60
 """Most rows of a listing without --all."""
@@ -59,7 +61,7 @@ def main(arguments: list[str]) -> int:
     if words:
         return _with(values, roots, options, width)
     _refuse_sweep_flags(options, "")
-    wanted, hidden = _default(roots, options.all or options.json, options.all)
+    wanted, hidden = (selection.newest(roots), 0) if options.all else _default(roots, None if options.json else MOST)
     with waiting.shown(lambda: f"asking about {len(wanted):,} runs"):
         seen = backends.states_of(wanted)
     backends.settle(seen)
@@ -99,7 +101,7 @@ def _with(values: Filter, roots: Sequence[str], options: Namespace, width: int) 
 
     compared = options.sort or options.best or options.csv
     most = None if options.all or options.json or compared else MOST
-    seen = values.select(_default(roots, True, True)[0], backends.states_of, most)
+    seen = values.select(selection.newest(roots), backends.states_of, most)
     backends.settle(seen)
     if options.json or compared or not seen:
         return _table(seen, seen, options, width, "no run has these values")
@@ -142,14 +144,11 @@ def _table(seen: Sequence[Seen], matching: Sequence[Seen], options: Namespace, w
     return 0
 
 
-def _default(roots: Sequence[str], unlimited: bool, everything: bool) -> tuple[list[Run], int]:
-    """The runs to list, newest first, and how many older ones there are that aren't."""
-    if everything:
-        names = [Run(root, name) for root in roots for name in selection.run_names(root)]
-        return sorted(names, key=lambda run: run.id, reverse=True), 0
+def _default(roots: Sequence[str], most: int | None) -> tuple[list[Run], int]:
+    """The runs to list without --all, newest first, and how many older ones there are that aren't."""
     chosen = {*selection.newest(roots, NEWEST), *selection.unfinished(roots)}
     listed = sorted(chosen, key=lambda run: run.id, reverse=True)
-    return (listed, 0) if unlimited else (listed[:MOST], max(0, len(listed) - MOST))
+    return listed[:most], len(listed[most:]) if most else 0
 
 
 def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int = 0) -> list[str]:
@@ -171,7 +170,6 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), _PLAN_FIELDS) for entry in seen]
     durations = [units.duration(summary.elapsed(entry.state, now)) for entry in seen]
     rate, rates = units.rates([(result.throughput.mean, result.throughput.unit or "samples/s") for result in results])
-    accuracies = [summary.accuracy_of(result) or "-" for result in results]
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
         Column("STATE", [entry.state.name for entry in seen]),
@@ -181,17 +179,15 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
         Column("STEP", ["-" if step is None else str(step.number) for step in steps], right=True),
         Column("LAST STEP", ages, right=True),
         Column("WAITS FOR", waits),
-        Column("ACCURACY", accuracies, right=True),
+        Column("ACCURACY", [summary.accuracy_of(result) or "-" for result in results], right=True),
         Column(rate.upper(), rates, right=True),
         Column("PROOF", [result.observed.verdict or "-" for result in results]),
         Column("REQUEST", list(map(summary.request_of, plans))),
     ]
-    needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
-    needed["ACCURACY"] = any(accuracy != "-" for accuracy in accuracies)  # scripts have none
-    needed["WAITS FOR"] = any(wait != "-" for wait in waits)
-    needed["LAST STEP"] = any(age != "-" for age in ages)
-    needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)
-    lines = tables.lines([column for column in columns if needed.get(column.name, True)], width, SPARE)
+    if all(entry.files.owner.mine for entry in seen):
+        columns = [column for column in columns if column.name != "OWNER"]
+    shown = [column for column in columns if column.name not in OPTIONAL or any(cell != "-" for cell in column.cells)]
+    lines = tables.lines(shown, width, SPARE)
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
     lines += [line for entry, plan in zip(seen, plans, strict=True) if (line := _up(entry, plan, now))]
@@ -220,8 +216,6 @@ def _idle(run: Run, started: float, now: float) -> float | None:
     if not run_roots.is_remote(run.root):
         since = terminals.idle_since(run.path, started)
         return 0 if since is None else max(1.0, now - since)
-    from launcher.runs import remote_record
-
     known = remote_record.known(run.folder)
     return known.idle if known else None
 
@@ -240,8 +234,6 @@ def _host(run: Run) -> str:
     """The host of a run as it was typed; a dash for this machine."""
     if not run_roots.is_remote(run.root):
         return "-"
-    from launcher.runs import remote_record
-
     pointer = remote_record.read(run.folder)
     return pointer.address.destination if pointer else "?"
 

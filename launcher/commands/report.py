@@ -20,7 +20,6 @@ from launcher.report import markdown, overview, page, plain
 from launcher.report.document import Document
 from launcher.runs import selection, store
 from launcher.runs.states import Seen
-from launcher.runs.store import Run
 from launcher.ui import tables
 
 OF = ("plan.json", "result.json", "status.json", "metrics.jsonl", "provenance.json")
@@ -64,8 +63,7 @@ def _give(document: Document, options: Namespace) -> int:
 
 def _overview(roots: Sequence[str], html: Path | None) -> Document:
     """The table of all runs, the newest first; with a page of each in a folder beside the file, where one is wanted."""
-    runs = sorted((Run(root, name) for root in roots for name in selection.run_names(root)), key=lambda run: run.id)
-    seen = backends.states_of(runs[::-1])
+    seen = backends.states_of(selection.newest(roots))
     backends.settle(seen)
     pages = _pages(expanded(str(html)), seen) if html and seen and not expanded(str(html)).is_dir() else {}
     return overview.document(f"Runs of {', '.join(map(tables.clean, roots))}", seen, time.time(), pages)

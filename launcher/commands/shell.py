@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from amp_launcher.typed import nearest
 from launcher.code import code_store
@@ -26,15 +26,12 @@ from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import address as addresses
-from launcher.runs import ownership, run_roots, store
+from launcher.runs import ownership, remote_record, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
 from launcher.script.interactive import Inside
 from launcher.ssh import job_entry
 from launcher.ui import summary
-
-if TYPE_CHECKING:
-    from launcher.runs.remote_record import Pointer
 
 HELP = """\
 Open a terminal in the container and environment that a job would have, on its cluster.
@@ -212,10 +209,8 @@ def _close() -> None:
         host.close_all()
 
 
-def _pointer(run: store.Run) -> Pointer | None:
+def _pointer(run: store.Run) -> remote_record.Pointer | None:
     """Where a run on another host is; None for one of this machine."""
-    from launcher.runs import remote_record
-
     return remote_record.required(run) if run_roots.is_remote(run.root) else None
 
 

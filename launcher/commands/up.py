@@ -13,9 +13,8 @@ from launcher.commands import cmd
 from launcher.config import request, script_word
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
-from launcher.executors import backends, interrupts, stopping
+from launcher.executors import backends, interrupts, planning, stopping
 from launcher.plan.model import Plan
-from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.runs import run_roots
 from launcher.runs.states import Seen
@@ -64,10 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         file.chmod(0o700)
         words = request.split_flags([*cmd.KEYS, f"script={file}", *arguments], starts=True)
         spec = _limited(request.to_spec(words, "up starts one container or allocation"))
-        plan, facts = _planned(spec, arguments)
-        for line in plan.advice:
-            print(f"note: {line}", file=sys.stderr)
-        run = _submit(plan, facts, spec)
+        (plan,), (facts,) = planning.plan_each([spec])
+        own = tuple(word for word in plan.words if word not in cmd.KEYS and not word.startswith("script="))
+        run = _submit(dataclasses.replace(plan, up=True, words=own, command=("up", *arguments)), facts, spec)
     if run is None:
         return 130
     return foreground.leave([run.folder]) if spec.launch.detach else _wait(run)
@@ -79,15 +77,6 @@ def _limited(spec: JobSpec) -> JobSpec:
         return spec
     cluster = dataclasses.replace(cluster, time=LIMIT)
     return dataclasses.replace(spec, launch=dataclasses.replace(spec.launch, cluster=cluster))
-
-
-def _planned(spec: JobSpec, arguments: Sequence[str]) -> tuple[Plan, Facts]:
-    from launcher.ssh.probe_client import probe
-
-    facts = probe([spec])
-    plan = resolve(spec, facts)
-    own = tuple(word for word in plan.words if word not in cmd.KEYS and not word.startswith("script="))
-    return dataclasses.replace(plan, up=True, words=own, command=("up", *arguments)), facts
 
 
 def _submit(plan: Plan, facts: Facts, spec: JobSpec) -> Run | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from launcher.commands.arguments import boolean, runs_and_keys, single
 from launcher.errors import UsageError
 from launcher.executors.verify import Started, verify_here
-from launcher.runs import run_roots
+from launcher.runs import run_roots, store
+from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
 from launcher.ui import ended_runs, summary, tables
 from launcher.ui.foreground import leave, stay
@@ -80,9 +81,6 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
 
 def code_of(folder: Path) -> int:
     """The exit code that says the verdict in this folder."""
-    from launcher.runs import store
-    from launcher.runs.schema import ResultRecord
-
     verdict = store.read(ResultRecord, folder / "result.json", ("verify",)).verify.verdict
     return CODES.get(verdict or "", NO_VERDICT)
 

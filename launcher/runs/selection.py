@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,15 +46,11 @@ def unfinished(roots: Iterable[str]) -> list[Run]:
 
 def newest_own(roots: Iterable[str]) -> Run | None:
     """The caller's newest run of all roots together."""
-    runs = ((name, root) for root in roots for name in run_names(root))
-    for name, root in sorted(runs, reverse=True):
-        if ownership.is_mine(f"{root}/{name}", root):
-            return Run(root, name)
-    return None
+    return next((run for run in newest(roots) if ownership.is_mine(run.path, run.root)), None)
 
 
-def newest(roots: Iterable[str], count: int) -> list[Run]:
-    """The newest runs of all roots together, newest first."""
+def newest(roots: Iterable[str], count: int = sys.maxsize) -> list[Run]:
+    """The newest runs of all roots together, newest first, or all."""
     names: list[tuple[str, str]] = []
     for root in roots:
         names += [(name, root) for name in heapq.nlargest(count, run_names(root))]
