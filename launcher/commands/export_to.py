@@ -40,7 +40,10 @@ def main(words: Sequence[str], *, follow: bool) -> int:
         raise UsageError("export takes a run or sweep: python -m launcher export RUN|SWEEP to=tensorboard")
     chosen = one_of("export", names, roots)
     ownership.refuse_other_users("export", chosen.runs)
-    tracker = _tracker(own["to"], own.get("dir") or "tensorboard")
+    try:
+        tracker = _tracker(own["to"], own.get("dir") or "tensorboard")
+    except ImportError:
+        raise UsageError(f"to={own['to']} needs its package: pip install 'amp-launcher[{own['to']}]'") from None
     with contextlib.ExitStack() as locks:
         for run in chosen.runs:
             locks.enter_context(alone(run.folder))

@@ -41,13 +41,11 @@ class Mlflow(Tracker):
     """The server or store of `MLFLOW_TRACKING_URI`, by MLflow's own client."""
 
     def __init__(self) -> None:
-        """Raises `UsageError` where MLflow is not installed, or the address is none."""
+        """Raises `UsageError` where the address is none."""
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # by default it tries for minutes
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError:
-            raise UsageError("to=mlflow needs its package: pip install 'amp-launcher[mlflow]'") from None
+        from mlflow.tracking import MlflowClient
+
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         self._address = os.environ.get("MLFLOW_TRACKING_URI") or "MLflow's default store"

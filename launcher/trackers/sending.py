@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 class Tracker(Protocol):
     """Where runs are sent to. All of it raises `Unavailable` where the tracker does not answer, `UsageError` where it
-    refuses."""
+    refuses; to make one raises `ImportError` where its package is not installed."""
 
     place: str
     """Names the destination in records, without keys."""

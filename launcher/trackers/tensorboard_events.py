@@ -22,11 +22,8 @@ class TensorBoard(Tracker):
     """Event files below a folder, written record by record: the file that was sent so far is continued."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `UsageError` where TensorBoard is not installed."""
-        try:
-            from tensorboard.summary.writer import record_writer  # noqa: F401
-        except ImportError:
-            raise UsageError("to=tensorboard needs its package: pip install 'amp-launcher[tensorboard]'") from None
+        from tensorboard.summary.writer import record_writer  # noqa: F401 (an error at once, where it is not installed)
+
         self._folder = folder
         self.place = f"tensorboard {folder}"
 

@@ -25,12 +25,9 @@ class Wandb(Tracker):
     """The project of `WANDB_PROJECT`, by wandb's own client; with `WANDB_MODE=offline` files to be synced later."""
 
     def __init__(self) -> None:
-        """Raises `UsageError` where wandb is not installed."""
         os.environ.setdefault("WANDB_SILENT", "true")
-        try:
-            import wandb
-        except ImportError:
-            raise UsageError("to=wandb needs its package: pip install 'amp-launcher[wandb]'") from None
+        import wandb
+
         self.settings = wandb.setup().settings
         self.project = self.settings.project or PROJECT
         self.place = f"wandb {self.settings.base_url} {self.settings.entity or ''}/{self.project}"
