@@ -42,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
         return carry_out(repeated, arguments, words, plan_only=words.plan)
     how, rest = comparison.split_flags(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
-    asked = request.compose(words)
+    cells = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked.cells)
+        request.print_configuration(cells)
         return 0
-    comparison.check_words(asked.overrides)
-    comparison.check_listed(asked.overrides)
-    listed = ComparisonRequest(how=how, cells=asked.cells, specs=request.to_specs(asked, "arm"))
+    comparison.check_words(cells[0].words)
+    comparison.check_listed(cells[0])
+    listed = ComparisonRequest(how=how, cells=cells, specs=request.to_specs(cells, "arm"))
     return carry_out(listed, ["compare", *arguments], words, plan_only=words.plan)

@@ -17,7 +17,7 @@ from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
 from launcher.containers.words import Word, to_bash
-from launcher.errors import LauncherError, UsageError
+from launcher.errors import LauncherError, UsageError, of_settings
 from launcher.executors import planning
 from launcher.plan import profilers, user_script
 from launcher.plan.model import Plan, ScriptPlan
@@ -58,20 +58,19 @@ def main(arguments: Sequence[str]) -> int:
 
         if (repeated := experiments.requested(words)) is not None:
             return _of_experiment(repeated, arguments, words)
-    asked = request.compose(words)
+    cells = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked.cells)
+        request.print_configuration(cells)
         return 0
-    specs = request.to_specs(asked)
+    specs = request.to_specs(cells)
     try:
-        facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs, make=False)
-        if words.facts:
-            _check_recorded(words.facts, facts[0], specs)
+        recorded = [recorded_facts(words.facts, specs)] * len(specs) if words.facts else None
+        facts = recorded or probe_each(specs, make=False)
         plans = planning.resolve_each(specs, facts)
     except LauncherError as refusal:
         if words.json or words.facts or not all(map(user_script.is_text, specs)):
             raise
-        where = origins(asked.cells[0], specs[0], {"device": "cuda"}) if len(specs) == 1 else []
+        where = origins(cells[0], specs[0], {"device": "cuda"}) if len(specs) == 1 else []
         print(describe_text(specs, where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
     if not words.facts and address.of(specs[0].launch.cluster) is None:
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
-    where = origins(asked.cells[0], specs[0], decided(plans[0]))
+    where = origins(cells[0], specs[0], decided(plans[0]))
     text = describe(plans, where, width_of(sys.stdout), everything=words.all, with_script=words.script)
     print(_for_people(text, words))
     return 0
@@ -94,10 +93,7 @@ def _of_experiment(asked: ComparisonRequest, arguments: Sequence[str], words: Wo
     if words.cfg:
         request.print_configuration(asked.cells)
         return 0
-    facts = None
-    if words.facts:
-        facts = read_facts(words.facts)
-        _check_recorded(words.facts, facts, asked.specs)
+    facts = recorded_facts(words.facts, asked.specs) if words.facts else None
     width = width_of(sys.stdout)
     try:
         plan, known = planning.of_arms(asked, arguments, facts=facts, make=False)
@@ -130,8 +126,9 @@ def _as_json(facts: Facts, plans: Sequence[Plan]) -> str:
     return json.dumps({"schema": 1, "facts": plain(facts), "plans": [to_json(plan) for plan in plans]}, indent=1)
 
 
-def read_facts(path: Path) -> Facts:
-    """Facts recorded by `plan --json`, or the object alone. Raises `UsageError`."""
+def recorded_facts(path: Path, specs: Sequence[JobSpec]) -> Facts:
+    """Facts recorded by `plan --json`, or the object alone: what was asked about then. Raises `UsageError`, also where
+    these jobs need more."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -142,14 +139,8 @@ def read_facts(path: Path) -> Facts:
         values = values["facts"]
     if not isinstance(values, dict):
         raise UsageError(f"--facts {path} holds no JSON object")
-    try:
-        return build(Facts, values, prefix="facts.")
-    except SettingsError as error:
-        raise UsageError(f"--facts {path}: {error}") from None
-
-
-def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
-    """Facts hold what was asked about when they were recorded. Raises `UsageError` where this needs more."""
+    with of_settings(f"--facts {path}: "):
+        facts = build(Facts, values, prefix="facts.")
     if len({(spec.launch.image, spec.launch.container.kind) for spec in specs}) > 1:
         raise UsageError(f"--facts {path} is about one image, and these are several; leave --facts out")
     for spec in specs:
@@ -157,6 +148,7 @@ def _check_recorded(path: Path, facts: Facts, specs: Sequence[JobSpec]) -> None:
             raise UsageError(f"--facts {path} holds nothing about Slurm; record them with the same words")
         if spec.launch.container.kind != "none" and facts.containers is None:
             raise UsageError(f"--facts {path} holds nothing about containers; record them with the same words")
+    return facts
 
 
 def describe(
@@ -183,8 +175,12 @@ def describe(
         typed = _typed(first.script, first.run_dir, first.mechanism, level, trainer_command.command(first))
         lines += [*typed, ""]
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
-    notes = [f"note: {note}" for note in dict.fromkeys(line for plan in plans for line in plan.advice)]
-    lines += [part for note in (*notes, *_left_behind(first, everything)) for part in wrapped(note, width)]
+    notes = list(dict.fromkeys(line for plan in plans for line in plan.advice))
+    if first.passed:
+        notes.append(f"passed on from this shell: {', '.join(first.passed)}")
+    if first.left_behind and everything:
+        notes.append(f"not passed on from this shell: {', '.join(first.left_behind)}")
+    lines += [part for note in notes for part in wrapped(f"note: {note}", width)]
     if with_script:
         lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
     more = [] if everything else ["`plan --all` lists every setting"]
@@ -213,14 +209,6 @@ def _place(plan: Plan) -> list[tuple[str, str]]:
     if plan.arms or (plan.script and plan.script.bare):
         return rows
     return [*rows, ("command", " ".join(to_bash(word) for word in trainer_command.command(plan)))]
-
-
-def _left_behind(plan: Plan, everything: bool) -> list[str]:
-    """What the job gets of the shell's variables by name, and what it doesn't."""
-    notes = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
-    if plan.left_behind and everything:
-        notes.append(f"note: not passed on from this shell: {', '.join(plan.left_behind)}")
-    return notes
 
 
 def describe_text(

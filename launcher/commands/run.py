@@ -28,10 +28,10 @@ def main(arguments: Sequence[str]) -> int:
 
         if (repeated := experiments.requested(words)) is not None:
             return carry_out(repeated, arguments, words)
-    asked = request.compose(words)
+    cells = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked.cells)
+        request.print_configuration(cells)
         return 0
-    specs = request.to_specs(asked)
+    specs = request.to_specs(cells)
     plans, facts = planning.plan_each(specs)
     return submit_and_follow(plans, facts[0], specs, last_words)

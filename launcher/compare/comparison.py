@@ -28,6 +28,7 @@ from launcher.runs import arms
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
+    from launcher.config.sweep import Cell
 
 PREFIX = "compare."
 
@@ -60,10 +61,10 @@ def check_words(overrides: Sequence[Override]) -> None:
             )
 
 
-def check_listed(overrides: Sequence[Override]) -> None:
+def check_listed(cell: Cell) -> None:
     """Refuse words that list no arms. Raises `UsageError`."""
-    if not any(override.swept for override in overrides):
-        texts = [override for override in overrides if text_key(override.key) and "," in str(override.values[0])]
+    if not cell.swept:
+        texts = [override for override in cell.words if text_key(override.key) and "," in str(override.values[0])]
         one = "".join(f"; {text.typed} is one text, {text.key}=choice(...) lists several" for text in texts)
         raise UsageError(f"{_ONE_ARM}: list several values, as amp=o0,o1,o2 (the first is the control){one}")
 

@@ -158,13 +158,14 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     for arm in experiment.arms:
         own = [*experiment.words, *arm.words]
         places = {word: f"{EXPERIMENT}{name}" for word in own if word not in typed}
-        asked = request.compose(Words(overrides=(*own, *typed), sources=places, config_dirs=tuple(config_dirs)))
-        comparison.check_words(asked.overrides)
-        if swept := next((override.typed for override in asked.overrides if override.swept), None):
+        cell, *others = request.compose(Words(overrides=(*own, *typed), sources=places, config_dirs=tuple(config_dirs)))
+        comparison.check_words(cell.words)
+        if others:
+            swept = next(word.typed for word in cell.words if word.key == cell.swept[0][0])
             raise UsageError(
                 f"{swept}: {EXPERIMENT}{name} has its own arms; give one value, which holds for all of them"
             )
-        arms.append(without_half(dataclasses.replace(asked.cells[0], swept=(("arm", arm.name),))))
+        arms.append(without_half(dataclasses.replace(cell, swept=(("arm", arm.name),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs = tuple(made.values())
     comparison.check_arms(specs)

@@ -16,7 +16,7 @@ from amp_launcher.settings import Settings
 from launcher import waiting
 from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
-from launcher.config.parse import COMMAND_LINE, PASSED, Override, is_key, parse, passed
+from launcher.config.parse import COMMAND_LINE, PASSED, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
 from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import Cell, by_level, cells
@@ -44,14 +44,6 @@ class Words:
     facts: Path | None = None
     ssh_config: bool = False
     sshd: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """The requested jobs: one, or the cells of a sweep."""
-
-    overrides: tuple[Override, ...]
-    cells: tuple[Cell, ...]
 
 
 def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = False) -> Words:
@@ -91,14 +83,10 @@ def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool =
             pass  # comma lists sweep anyway
         elif flag in ("-h", "--help"):
             flags["help"] = True
-        elif (
-            flag in ("--json", "--all", "--script", "--plan", "--ssh-config", "--sshd")
-            and flag[2:] in own
-            and not inline
-        ):
-            flags[flag[2:].replace("-", "_")] = True
         elif flag == "--facts" and "facts" in own:
             flags["facts"] = expanded(value(flag, inline))
+        elif flag.removeprefix("--") in own and not inline:
+            flags[flag.removeprefix("--").replace("-", "_")] = True
         else:
             shared = ("config-dir", *(["cfg"] if starts else []), "multirun", "help")
             flags_here = [f"--{name}" for name in (*shared, *own)]
@@ -126,16 +114,15 @@ def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
     return ""
 
 
-def compose(words: Words) -> Request:
-    """The composed configurations. Raises `UsageError`."""
+def compose(words: Words) -> tuple[Cell, ...]:
+    """The composed configurations: one, or the cells of a sweep. Raises `UsageError`."""
     composer = Composer(config_dirs=words.config_dirs)
     groups = composer.groups()
     overrides = tuple(parse(word, groups, words.sources.get(word, COMMAND_LINE)) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
     read = functools.cache(script_text.frameworks)  # once for all cells
-    made = tuple(_with_framework(cell, read) for cell in by_level(cells(composer, overrides)))
-    return Request(overrides=overrides, cells=made)
+    return tuple(_with_framework(cell, read) for cell in by_level(cells(composer, overrides)))
 
 
 def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
@@ -177,9 +164,9 @@ def _script(config: Mapping[str, Any]) -> Path | None:
     return path.resolve() if os.path.isfile(path) else None
 
 
-def to_specs(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
-    """The typed jobs of a request. An error in some of several names these, as a `what` each. Raises `UsageError`."""
-    with waiting.counted(request.cells, f"checking {what}s: {{}} of {{}}") as each:
+def to_specs(composed: Sequence[Cell], what: str = "cell") -> tuple[JobSpec, ...]:
+    """The typed jobs. An error in some of several names these, as a `what` each. Raises `UsageError`."""
+    with waiting.counted(composed, f"checking {what}s: {{}} of {{}}") as each:
         specs = of_each(((label_of(cell.swept), cell) for cell in each), make, what)
     key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
     if key and what == "cell":  # for arms there are stricter rules, `comparison.check_arms`

@@ -200,14 +200,14 @@ def ends(space: Space, words: Words, how: Search) -> tuple[Space, list[JobSpec]]
 
 def specs(space: Space, words: Words, texts: Mapping[str, str]) -> Sequence[JobSpec]:
     """The jobs with these values, for each combination of the listed ones that are left. Raises `UsageError`."""
-    asked = request.compose(dataclasses.replace(words, overrides=space.with_values(texts)))
+    one = dataclasses.replace(words, overrides=space.with_values(texts))
     cells = [
         dataclasses.replace(
             cell, swept=tuple((word.key, word.values[0]) for word in cell.words if word.key in space.searched)
         )
-        for cell in asked.cells
+        for cell in request.compose(one)
     ]
-    return request.to_specs(dataclasses.replace(asked, cells=tuple(by_level(cells))), "trial")
+    return request.to_specs(by_level(cells), "trial")
 
 
 def _of_type(key: str, interval: Interval, found: Sequence[JobSpec]) -> Interval:

@@ -118,8 +118,8 @@ def test_arms_that_cannot_be_compared_are_refused(words, complaint):
 )
 def test_words_that_list_no_arms_are_refused_with_the_way_to(word, complaint):
     with pytest.raises(UsageError, match=complaint):
-        comparison.check_listed([parse(word)])
-    comparison.check_listed([parse(word), parse("batch=8,16")])
+        comparison.check_listed(*cells(Composer(), [parse(word)]))
+    comparison.check_listed(cells(Composer(), [parse(word), parse("batch=8,16")])[0])
 
 
 @pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5", "checkpoint={every: 5}"])

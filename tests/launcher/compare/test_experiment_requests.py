@@ -132,8 +132,8 @@ def test_arms_that_cannot_run_here_are_named_and_the_others_are_planned(tmp_path
 
 def test_arms_that_are_listed_are_planned_all_or_none():
     words = "framework=tensorflow gpus=0 data=synthetic amp=o1 amp.dtype=auto,bfloat16,float16".split()
-    asked = request.compose(request.split_flags(words))
-    listed = ComparisonRequest(how=Compare(), cells=asked.cells, specs=request.to_specs(asked, "arm"))
+    cells = request.compose(request.split_flags(words))
+    listed = ComparisonRequest(how=Compare(), cells=cells, specs=request.to_specs(cells, "arm"))
     with pytest.raises(UsageError, match=r"graph rewrite is bf.*\(in the arm amp.dtype=float16; nothing was"):
         planning.of_arms(listed, (), facts=dataclasses.replace(LAPTOP, packages=EVERYTHING))
 

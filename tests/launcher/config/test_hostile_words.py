@@ -96,9 +96,9 @@ def test_a_typo_in_an_experiments_comparison_is_named_with_its_line(tmp_path: Pa
 
 def test_arguments_that_configurations_would_read_are_taken_as_typed() -> None:
     words = ["recipe=script", "script=a.py", "amp=o0,o1", "env.A=???", "name=run"]
-    asked = compose(split_flags([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
-    assert [cell.config["arguments"] for cell in asked.cells] == [["???", "${x}", "${name}", "--", "-m"]] * 2
-    assert asked.cells[0].config["env"] == {"A": "???"}
+    composed = compose(split_flags([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
+    assert [cell.config["arguments"] for cell in composed] == [["???", "${x}", "${name}", "--", "-m"]] * 2
+    assert composed[0].config["env"] == {"A": "???"}
 
 
 KEYS = """ amp ~amp +amp batch seed ~seed train.lr env.A env mounts amp.deny cluster.setup cluster data recipe name

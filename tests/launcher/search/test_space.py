@@ -85,8 +85,8 @@ def test_a_listed_text_with_commas_stays_one_value() -> None:
     _, found = split("env.A=choice(Ring,'a,\"b')", "search.trials=1")
     (key,) = found.choices
     word = found.with_values({key: 'a,"b'})[-1]
-    asked = request.compose(request.split_flags(["recipe=mnist", word], starts=True))
-    assert asked.cells[0].config["env"] == {"A": 'a,"b'}
+    (cell,) = request.compose(request.split_flags(["recipe=mnist", word], starts=True))
+    assert cell.config["env"] == {"A": 'a,"b'}
 
 
 def test_the_command_that_repeats_a_trial_has_its_values_and_no_search() -> None:
