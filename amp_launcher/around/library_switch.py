@@ -2,8 +2,7 @@
 
 Lightning's `Trainer` takes each argument that it isn't given from `PL_TRAINER_NAME`, its `Fabric` from `LT_NAME`;
 accelerate's `Accelerator` and transformers' `TrainingArguments`, with those of sentence-transformers and trl, read
-`ACCELERATE_MIXED_PRECISION`. Seen in lightning
-2.6, accelerate 1.15 and transformers 5.23. Standard library only.
+`ACCELERATE_MIXED_PRECISION`. Seen in lightning 2.6, accelerate 1.15 and transformers 5.23. Standard library only.
 """
 
 from __future__ import annotations
