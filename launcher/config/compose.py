@@ -95,15 +95,21 @@ class Composer:
 
     def compose(self, chosen: Sequence[Override]) -> Composed:
         """The configuration of chosen files, of each group one. Raises `UsageError`."""
+        from launcher.config.folders import applying
+
         try:
             self._folders[-1].choices = {group: choice.text for group, choice in self._chosen.items()}
             values, files = self._merge(chosen)
-            beneath, config = self._weakest(values), dict[str, Any]()
-            for layer in (*(values for _, values in beneath), values):
-                merge(config, layer)
+            kinds = [select(values, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
+            config, beneath = dict[str, Any](), []
+            for layer in filter(lambda layer: layer.values, self._defaults):  # the weakest first
+                own = applying(layer.values, *kinds)
+                merge(config, own)
+                beneath.append(File(_shown(layer.path), layer.path, "", leaves(own)))
+            merge(config, values)
         except RecursionError:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
-        files = [*(file for file, _ in beneath), *files]
+        files = [*beneath, *files]
         return Composed(config, files, _places(files) if self.config_dirs else {})
 
     def _merge(self, chosen: Sequence[Override]) -> tuple[dict[str, Any], list[File]]:
@@ -136,14 +142,6 @@ class Composer:
         from launcher.config.hydra_defaults import defaults_list
 
         return defaults_list(self._folders, filter(None, map(spelled, chosen)))
-
-    def _weakest(self, config: Mapping[str, Any]) -> list[tuple[File, dict[str, Any]]]:
-        """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
-        from launcher.config.folders import applying
-
-        kinds = [select(config, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
-        applied = ((layer.path, applying(layer.values, *kinds)) for layer in self._defaults if layer.values)
-        return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
 
 
 def spelled(choice: Override) -> str:

@@ -150,9 +150,7 @@ class Gpus(int):
         """What a person gave. Raises `SettingsError`."""
         if isinstance(value, int) and not isinstance(value, bool):
             return value if isinstance(value, cls) else cls(value)
-        match = (
-            re.fullmatch(r"([A-Za-z0-9][\w.-]*):([1-9][0-9]{0,3})", value, re.ASCII) if isinstance(value, str) else None
-        )
+        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*):([1-9][0-9]{0,3})", str(value), re.ASCII)
         if match is None:
             raise SettingsError(f"{key}={show(value)} should be a whole number, or TYPE:NUMBER, as a100:4", key)
         return cls(int(match[2]), match[1])

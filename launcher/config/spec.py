@@ -50,15 +50,17 @@ def make(cell: Cell) -> JobSpec:
     try:
         spec = _make(cell)
         launch_checks.check_launch(spec.launch, spec.training)
-        _check_precision(spec)
-    except NotText as error:
-        written = _in_file(cell, error.key)
-        if written is None or not written.text:
-            raise UsageError(placed(str(error), place(cell, error.key))) from None
-        quoted = f'"{written.text}"' if '"' not in written.text else f"'{written.text}'"
-        message = f"{error.key} is text, and YAML reads {written.text} as {error.read}: quote it, as {quoted}"
-        raise UsageError(f"{message} ({written})") from None
+        training, recipe = spec.training, spec.recipe
+        if training.framework not in recipe.frameworks:
+            known = ", ".join(recipe.frameworks)
+            raise SettingsError(f"framework={training.framework}: recipe {recipe.name} is available in {known}")
+        checks.check_precision(training.amp, training.loss_scale, training.framework)
+        settings.check_settings(training)
     except SettingsError as error:
+        if isinstance(error, NotText) and (written := _in_file(cell, error.key)) and written.text:
+            quoted = f'"{written.text}"' if '"' not in written.text else f"'{written.text}'"
+            message = f"{error.key} is text, and YAML reads {written.text} as {error.read}: quote it, as {quoted}"
+            raise UsageError(f"{message} ({written})") from None
         raise UsageError(placed(str(error), place(cell, error.key))) from None
     return spec
 
@@ -122,13 +124,12 @@ def _cluster(values: Mapping[str, Any]) -> Any:
     if kind not in CLUSTERS:
         raise SettingsError(not_a_choice("cluster.kind", show(kind), CLUSTERS), "cluster.kind")
     for name in values:
-        if name not in fields_of(CLUSTERS[kind]):
-            owners = [owner for owner, cls in CLUSTERS.items() if name in fields_of(cls)]
-            if owners:
-                raise SettingsError(
-                    f"cluster.{name} belongs to cluster={' or '.join(owners)}, and this is cluster={kind}",
-                    f"cluster.{name}",
-                )
+        owners = [owner for owner, cls in CLUSTERS.items() if name in fields_of(cls)]
+        if owners and kind not in owners:
+            raise SettingsError(
+                f"cluster.{name} belongs to cluster={' or '.join(owners)}, and this is cluster={kind}",
+                f"cluster.{name}",
+            )
     return build(CLUSTERS[kind], values, prefix="cluster.")
 
 
@@ -150,14 +151,3 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
             for key, value in leaves({override.key: override.values[0]}).items():
                 words[key] = f"{key}={show(value)}"
     return tuple(words.values())
-
-
-def _check_precision(spec: JobSpec) -> None:
-    training = spec.training
-    if training.framework not in spec.recipe.frameworks:
-        raise SettingsError(
-            f"framework={training.framework}: recipe {spec.recipe.name} is available in "
-            f"{', '.join(spec.recipe.frameworks)}"
-        )
-    checks.check_precision(training.amp, training.loss_scale, training.framework)
-    settings.check_settings(training)

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amp_launcher.typed import leaves, show
 from launcher import waiting
@@ -22,9 +22,6 @@ from launcher.config.compose import Composed, Composer, merge, select, under
 from launcher.config.parse import MOST_CELLS, Override, read_values
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
-
-if TYPE_CHECKING:
-    from launcher.config.files import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +56,22 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
             f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
         )
     bases: dict[tuple[Any, ...], _Base] = {}
-    made: list[Cell] = []
+    made: dict[str, Cell] = {}
     numbers = list(itertools.product(*(range(len(override.values)) for override in overrides)))
     with waiting.counted(numbers, "reading cells: {} of {}") as combinations:
         for indices in combinations:
             chosen = [override for override in _at(overrides, indices) if override.kind == "group"]
             choice = tuple(override.values for override in chosen)
             if choice not in bases:
-                bases[choice] = _Base.make(composer.compose(chosen), overrides)
+                bases[choice] = _Base(composer.compose(chosen), overrides)
             base = bases[choice]
             words = _at(base.overrides, indices)
             swept = tuple((word.key, word.values[0]) for word in words if word.key in swept_keys)
-            made.append(Cell(config=base.apply(words), words=words, swept=swept, composed=base.composed))
-    _refuse_twins(made, swept_keys)
-    return made
+            cell = Cell(config=base.apply(words), words=words, swept=swept, composed=base.composed)
+            if made.setdefault(repr(swept), cell) is not cell:
+                what = ", ".join(f"{key}={value}" for key, value in swept)
+                raise UsageError(f"the sweep over {', '.join(swept_keys)} has the cell {what} twice (command line)")
+    return list(made.values())
 
 
 def _at(overrides: Sequence[Override], indices: Sequence[int]) -> tuple[Override, ...]:
@@ -88,33 +87,29 @@ def _sets(override: Override) -> bool:
     return override.kind == "value" and override.prefix != "~"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Base:
     """One choice of groups, composed; values are applied to a copy."""
 
-    composed: Composed
-    interpolated: tuple[str, ...]
-    """Keys of files with interpolations, dotted."""
-    merged: Any
-    """Of OmegaConf: what was composed over the defaults, as interpolations may read a key that no file has."""
-    overrides: Sequence[Override]
-    """All of them, with their values as the keys of this choice's recipe have them."""
-
-    @staticmethod
-    def make(composed: Composed, overrides: Sequence[Override]) -> _Base:
+    def __init__(self, composed: Composed, overrides: Sequence[Override]) -> None:
+        """Raises `UsageError`, also for what a file leaves to the command line, by `???`, and nobody gave."""
         config = composed.config
-        overrides = read_values(overrides, str(select(config, "recipe")))
-        for override in overrides:
+        self.composed = composed
+        self.overrides = read_values(overrides, str(select(config, "recipe")))
+        """All of them, with their values as the keys of this choice's recipe have them."""
+        for override in self.overrides:
             if override.kind == "value" and override.prefix == "~":
                 _take_back(config, override)
-        _refuse_missing(config, [override for override in overrides if _sets(override)], composed.places)
-        interpolated = tuple(key for key, value in leaves(config).items() if _is_interpolated(value))
-        merged = None
-        if interpolated:
+        for key, value in leaves(config).items():
+            if value == "???" and not any(within(key, override.key) for override in filter(_sets, self.overrides)):
+                where = f" ({composed.places[key]})" if key in composed.places else ""
+                raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")
+        self._interpolated = [key for key, value in leaves(config).items() if "${" in str(value)]
+        self._merged: Any = None
+        """Of OmegaConf: what was composed over the defaults, as interpolations may read a key that no file has."""
+        if self._interpolated:
             from omegaconf import OmegaConf
 
-            merged = OmegaConf.merge(defaults(), config)
-        return _Base(composed=composed, interpolated=interpolated, merged=merged, overrides=overrides)
+            self._merged = OmegaConf.merge(defaults(), config)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
@@ -123,7 +118,7 @@ class _Base:
         for override in assignments:
             merge(config, under(override.key, override.values[0]), missing=False)
         assigned = [key for override in assignments for key in leaves({override.key: override.values[0]})]
-        remaining = [key for key in self.interpolated if not any(within(key, outer) for outer in assigned)]
+        remaining = [key for key in self._interpolated if not any(within(key, outer) for outer in assigned)]
         if remaining:
             self._resolve(config, remaining, assignments)
         return config
@@ -136,7 +131,7 @@ class _Base:
         places = self.composed.places
         # Every cell sets the same keys, so that only a mapping could leave something of another cell behind.
         merges = any(isinstance(override.values[0], dict) for override in assignments)
-        merged = copy.deepcopy(self.merged) if merges else self.merged
+        merged = copy.deepcopy(self._merged) if merges else self._merged
         try:
             for override in assignments:
                 OmegaConf.update(merged, override.key, literal(override.values[0]), merge=True)
@@ -165,14 +160,6 @@ def _take_back(config: dict[str, Any], override: Override) -> None:
     del node[name]
 
 
-def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, SourceLine]) -> None:
-    """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
-    for key, value in leaves(raw).items():
-        if value == "???" and not any(within(key, override.key) for override in setting):
-            where = f" ({places[key]})" if key in places else ""
-            raise UsageError(f"{key} is ??? in a configuration file: say {key}=...{where}")
-
-
 def within(key: str, outer: str) -> bool:
     """Whether a key, or an item of a list, is another or in it."""
     return key == outer or key.startswith((f"{outer}.", f"{outer}["))
@@ -185,23 +172,6 @@ def literal(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: literal(item) for name, item in value.items()}
     return [literal(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_interpolated(tree: Any) -> bool:
-    """Whether any text in the tree has an interpolation."""
-    if isinstance(tree, str):
-        return "${" in tree
-    items = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
-    return any(map(_is_interpolated, items))
-
-
-def _refuse_twins(made: Sequence[Cell], swept: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for cell in made:
-        if (point := repr(cell.swept)) in seen:
-            what = ", ".join(f"{key}={value}" for key, value in cell.swept)
-            raise UsageError(f"the sweep over {', '.join(swept)} has the cell {what} twice (command line)")
-        seen.add(point)
 
 
 def by_level(swept: Iterable[Cell]) -> list[Cell]:
