@@ -16,11 +16,19 @@ from launcher.errors import TYPED, Unavailable, UsageError
 from launcher.executors import backends, tracker_packages
 from launcher.report import page, read, sections
 from launcher.report.read import Evidence
-from launcher.runs import ownership, run_ids
+from launcher.runs import ownership, run_ids, run_roots
 from launcher.runs.store import Run
-from launcher.trackers.sending import Stream, Tracker, alone
+from launcher.trackers.mlflow_runs import Mlflow
+from launcher.trackers.sending import Stream, Tracker
+from launcher.trackers.tensorboard_events import TensorBoard
+from launcher.trackers.wandb_runs import Wandb
 
-TRACKERS = ("tensorboard", "mlflow", "wandb")
+TRACKERS: dict[str, Callable[[Path], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": lambda _: Mlflow(),
+    "wandb": lambda _: Wandb(),
+}
+"""Each is given a folder for its files, and imports its own client."""
 INTERVAL = 5.0
 """Seconds between two looks at a run that is followed."""
 DEVICES_EVERY = 60.0
@@ -40,13 +48,14 @@ def main(words: Sequence[str], *, follow: bool) -> int:
         raise UsageError("export takes a run or sweep: python -m launcher export RUN|SWEEP to=tensorboard")
     chosen = one_of("export", names, roots)
     ownership.refuse_other_users("export", chosen.runs)
+    tracker_packages.refuse_old_packages(own["to"], "to")
     try:
-        tracker = _tracker(own["to"], own.get("dir") or "tensorboard")
+        tracker = TRACKERS[own["to"]](Path(os.path.abspath(expanded(own.get("dir") or "tensorboard"))))
     except ImportError:
         raise UsageError(f"to={own['to']} needs its package: pip install 'amp-launcher[{own['to']}]'") from None
     with contextlib.ExitStack() as locks:
-        for run in chosen.runs:
-            locks.enter_context(alone(run.folder))
+        for run in chosen.runs:  # two at once would send everything twice
+            locks.enter_context(run_roots.alone_with(run.folder, ".export", "exported"))
         export = Export(chosen.runs, chosen.sweep, tracker)
         try:
             if follow:
@@ -62,21 +71,6 @@ def main(words: Sequence[str], *, follow: bool) -> int:
     print(f"{export.sent} values of {what} sent" if export.sent else "nothing new to send")
     print(tracker.told())
     return 0
-
-
-def _tracker(name: str, folder: str) -> Tracker:
-    tracker_packages.refuse_old_packages(name, "to")
-    if name == "tensorboard":
-        from launcher.trackers.tensorboard_events import TensorBoard
-
-        return TensorBoard(Path(os.path.abspath(expanded(folder))))
-    if name == "mlflow":
-        from launcher.trackers.mlflow_runs import Mlflow
-
-        return Mlflow()
-    from launcher.trackers.wandb_runs import Wandb
-
-    return Wandb()
 
 
 class Export:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amp_launcher.metrics import EVENT_KEYS, RATES
 from amp_launcher.shown import show
 from amp_launcher.typed import leaves
 from launcher import admit, units
@@ -22,21 +23,13 @@ LONGEST = 250
 """Characters of a name or a tag; MLflow takes no more of a name."""
 MOST = 1000
 """Settings, and scalars of a row."""
+_SAME = ("loss", "lr", "epoch", "grad_norm", "loss_scale", "memory_bytes", *(name for name, _ in RATES))
 _ROW = {
-    "loss": "train/loss",
-    "lr": "train/lr",
-    "epoch": "train/epoch",
-    "grad_norm": "train/grad_norm",
-    "loss_scale": "train/loss_scale",
+    **{name: f"train/{name}" for name in _SAME},
     "skipped_total": "train/skipped_steps",
     "seconds": "train/step_seconds",
-    "samples_per_second": "train/samples_per_second",
-    "tokens_per_second": "train/tokens_per_second",
-    "steps_per_second": "train/steps_per_second",
-    "memory_bytes": "train/memory_bytes",
 }
 """Names in a row of metrics.jsonl, and those that trackers get."""
-_OF_EVENT = ("event", "step", "epoch", "time")
 
 
 class Point(NamedTuple):
@@ -88,17 +81,18 @@ def describe(evidence: Evidence, group: str | None) -> Content:
         "commit": evidence.provenance.script.commit or evidence.provenance.code.commit,
         "state": state.name,
     }
-    finished = state.finished
+    # Without what is short for a group of keys here, as `amp` is.
+    swept = {key: value for key, value in plan.swept if not any(name.startswith(f"{key}.") for name in settings)}
     return Content(
         id=f"{group}-{evidence.run.id}" if evidence.run.folder.parent.name == store.ARMS else evidence.run.id,
         label=admit.clean(evidence.label)[:LONGEST],
         group=group,
-        settings={**settings, **_flat({key: value for key, value in plan.swept if not _is_group(key, settings)})},
+        settings={**settings, **_flat(swept)},
         tags={key: admit.clean(str(value))[:LONGEST] for key, value in tags.items() if value},
         state=state.name,
         verdict=admit.clean(": ".join(filter(None, (observed.verdict, observed.why)))),
         started=units.seconds_of(state.started),
-        ended=(units.seconds_of(state.ended) or 0.0) if finished else None,
+        ended=(units.seconds_of(state.ended) or 0.0) if state.finished else None,
         attempt=state.attempt,
         variables=(*group_of(document, "env"), *group_of(document, "secrets"))[:MOST],
     )
@@ -110,11 +104,6 @@ def _flat(values: Mapping[str, Any]) -> dict[str, SETTING]:
         for key, value in list(leaves(values).items())[:MOST]
         if value is not None
     }
-
-
-def _is_group(key: str, settings: Mapping[str, SETTING]) -> bool:
-    """Whether the key is short for a key of a group here, as `amp` is."""
-    return any(name.startswith(f"{key}.") for name in settings)
 
 
 class Scalars:
@@ -173,7 +162,7 @@ def _point(line: bytes) -> Point | None:
         row = json.loads(line)
         step, time = admit.whole(row["step"], "step"), admit.number(row["time"], "time")
         if "event" in row:
-            named = [(f"eval/{name}", row[name]) for name in row if name not in _OF_EVENT]
+            named = [(f"eval/{name}", row[name]) for name in row if name not in EVENT_KEYS]
             found = named if row["event"] == "eval" else []
         else:
             found = [(_ROW[name], value) for name, value in row.items() if name in _ROW]

@@ -126,9 +126,8 @@ class MlflowRun(Sink):
 
         self._home, self._client, self._run = home, home.client, run
         self.mark: dict[str, Any] = {"id": run}
-        there = self._client.get_run(
-            run
-        ).data.params  # a value that `resume` changed stays as it was: params can't change
+        # A value that `resume` changed stays as it was: params can't change.
+        there = self._client.get_run(run).data.params
         params = [
             Param(_name(key), str(value)[:6000]) for key, value in content.settings.items() if _name(key) not in there
         ]

@@ -10,12 +10,10 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from launcher.report.read import Evidence
-from launcher.runs import run_roots, store
+from launcher.runs import store
 from launcher.runs.decode import decode
 from launcher.runs.store import Run
 from launcher.trackers.content import Content, Point, Scalars, describe
@@ -142,11 +140,6 @@ class Stream:
             self._sent = self._sent._replace(mark=sink.mark)
             sent = {**_read(self._run), self._tracker.place: self._sent._asdict()}
             store.write_json(self._run.folder / RECORD, {"schema": 1, "sent": sent})
-
-
-def alone(folder: Path) -> AbstractContextManager[None]:
-    """Lock a run's exports: two at once would send everything twice. Raises `UsageError`."""
-    return run_roots.alone_with(folder, ".export", "exported")
 
 
 def _unsent(points: Iterable[Point], steps: dict[str, int]) -> Iterator[Point]:

@@ -203,10 +203,10 @@ def test_ctrl_c_leaves_the_run_alone_and_what_was_sent_is_recorded(root, tmp_pat
 
 
 def test_two_exports_of_a_run_at_once_are_refused(root, send, capsys):
-    from launcher.trackers.sending import alone
+    from launcher.runs.run_roots import alone_with
 
     folder = run(root)
-    with alone(folder):
+    with alone_with(folder, ".export", "exported"):
         assert send("brave") == 2
     assert "is being exported by another launcher this moment" in capsys.readouterr().err
     assert send("brave") == 0
