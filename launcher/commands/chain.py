@@ -15,7 +15,7 @@ from launcher.config import chain, request
 from launcher.config.chain import ANY, Job
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
-from launcher.errors import TYPED, LauncherError, UsageError
+from launcher.errors import LauncherError, UsageError, of_program
 from launcher.executors import dependency, planning
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.plan.plan_summary import summary
@@ -65,7 +65,12 @@ def main(arguments: Sequence[str]) -> int:
     command = ("chain", str(path), *typed.overrides)
     plans = [dataclasses.replace(_plan(*each), command=command) for each in zip(jobs, specs, facts, strict=True)]
     if words.plan:
-        print("\n".join(_graph(jobs, plans)))
+        columns = [
+            Column("JOB", [job.name for job in jobs]),
+            Column("NEEDS", [", ".join(job.needs) or "-" for job in jobs]),
+            Column("WHAT", list(map(summary, plans))),
+        ]
+        print("\n".join(lines(columns, width_of(sys.stdout))))
         return 0
     planning.say_advice(plans)
     return submit_and_follow(plans, facts[0], specs, last_words)
@@ -96,10 +101,8 @@ def _at(job: Job) -> Iterator[None]:
 
 def _spec(job: Job, jobs: Sequence[Job], typed: Words) -> JobSpec:
     with _at(job):
-        try:
+        with of_program():
             own = _own_words(job)
-        except UsageError as error:
-            raise UsageError(str(error).replace(TYPED, "")) from None
         named = any(word.startswith("name=") for word in own.overrides)
         overrides = (*own.overrides, *(() if named else (f"name={job.name}",)))
         words = dataclasses.replace(
@@ -157,13 +160,3 @@ def _plan(job: Job, spec: JobSpec, facts: Facts) -> Plan:
         if addresses.of(spec.launch.cluster) is None:  # else that host checks it
             dependency.check_after([plan])
         return plan
-
-
-def _graph(jobs: Sequence[Job], plans: Sequence[Plan]) -> list[str]:
-    """The jobs with what they need and ask for, for a terminal."""
-    columns = [
-        Column("JOB", [job.name for job in jobs]),
-        Column("NEEDS", [", ".join(job.needs) or "-" for job in jobs]),
-        Column("WHAT", list(map(summary, plans))),
-    ]
-    return lines(columns, width_of(sys.stdout))

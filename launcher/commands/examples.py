@@ -72,10 +72,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "export": (
         ("the weights of one checkpoint", "export wise-oasis step=400 weights.safetensors"),
         ("event files below ./tensorboard", "export wise-oasis to=tensorboard"),
-        (
-            "to the server MLFLOW_TRACKING_URI, until the runs have ended",
-            "export calm-lake to=mlflow --follow",
-        ),
+        ("to the server MLFLOW_TRACKING_URI, until the runs have ended", "export calm-lake to=mlflow --follow"),
     ),
     "rm": (
         ("one run", "rm wise-oasis"),

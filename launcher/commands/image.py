@@ -30,7 +30,6 @@ RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a
 Dockerfile or a Singularity definition, which begins with the command that builds it and is yours to add to.
 """
 
-
 KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),

@@ -168,14 +168,13 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
     ]
     waits = [", ".join(map(run_ids.words_of, states.waits_for(entry.state))) or "-" for entry in seen]
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), _PLAN_FIELDS) for entry in seen]
-    durations = [units.duration(summary.elapsed(entry.state, now)) for entry in seen]
     rate, rates = units.rates([(result.throughput.mean, result.throughput.unit or "samples/s") for result in results])
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
         Column("STATE", [entry.state.name for entry in seen]),
         Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
         Column("HOST", [_host(entry.run) for entry in seen]),
-        Column("TIME", durations, right=True),
+        Column("TIME", [units.duration(summary.elapsed(entry.state, now)) for entry in seen], right=True),
         Column("STEP", ["-" if step is None else str(step.number) for step in steps], right=True),
         Column("LAST STEP", ages, right=True),
         Column("WAITS FOR", waits),

@@ -44,8 +44,7 @@ def main(arguments: list[str]) -> int:
             raise UsageError(f"report: --all is every run; leave out {' '.join(names)}, or --all")
         return _give(_overview(roots, options.html), options)
     what = selection.find_all(names, roots) if names else [newest_run_or_sweep(roots)]
-    chosen = all_runs(what)
-    return _give(documents.of(what, chosen), options)
+    return _give(documents.of(what, all_runs(what)), options)
 
 
 def _give(document: Document, options: Namespace) -> int:

@@ -61,12 +61,7 @@ def main(arguments: list[str]) -> int:
 
         actions.remove(far, options.force, now=options.now)
     done = "forgotten" if options.forget else "deleted" if options.now else "moved to the trash"
-    remove(
-        chosen,
-        options.force,
-        now=options.now,
-        say=lambda run: print(f"{run.id}  {done}"),
-    )
+    remove(chosen, options.force, now=options.now, say=lambda run: print(f"{run.id}  {done}"))
     for root in () if options.now else sorted({run.root for run in near}):
         print(trash.told(root), file=sys.stderr)
     return 0

@@ -53,7 +53,6 @@ under Slurm by srun --pty with the job's resources. On a host without a schedule
 them while it is open: gpus=0 takes none.
 """
 
-
 SECONDS_TO_ANSWER = 120
 """The longest that a job may take to say who it runs as."""
 

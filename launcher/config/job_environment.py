@@ -233,9 +233,7 @@ def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shel
     """Names of the variables that a request passes on from the shell where it was typed."""
     named = {name for name, value in env.items() if value is None}
     if all_of_shell:
-        named |= {
-            name for name in _missed(shell) if name not in env and not looks_secret(name) and not is_decided(name)
-        }
+        named |= {name for name in left_behind(shell, env) if not looks_secret(name) and not is_decided(name)}
     return tuple(sorted(named))
 
 
@@ -244,11 +242,7 @@ LEFT_BEHIND = "env.NAME takes one along, env_from=shell all but secrets; `plan -
 
 def left_behind(shell: Collection[str], passed: Collection[str]) -> tuple[str, ...]:
     """The variables of a shell that a job may need and does not get."""
-    return tuple(name for name in _missed(shell) if name not in passed)
-
-
-def _missed(shell: Iterable[str]) -> list[str]:
-    return [name for name in shell if name not in STANDARD and not is_of_session(name)]
+    return tuple(name for name in shell if name not in (*STANDARD, *passed) and not is_of_session(name))
 
 
 def is_of_session(name: str) -> bool:

@@ -32,12 +32,8 @@ Kind = Literal["group", "value"]
 
 PASSED = "--"
 """What stands before arguments that are passed on, and in the place of an override's prefix."""
-
-
 MOST_CELLS = 10_000
 """Cells of one sweep. More is a typing mistake, and would fill memory before any limit of a cluster is checked."""
-
-
 COMMAND_LINE = "command line"
 
 
