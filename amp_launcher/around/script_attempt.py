@@ -13,6 +13,7 @@ from typing import Any
 from amp_launcher import result, run_folder
 from amp_launcher.around import block as blocks
 from amp_launcher.around import earlier_attempts, leaving, rank_reports
+from amp_launcher.around.child_processes import RANKS
 from amp_launcher.around.earlier_attempts import Earlier
 from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.script_execution import execute
@@ -212,6 +213,8 @@ class ScriptAttempt:
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
+        if self._size == 1 and observed["verdict"] == UNKNOWN and any(report["world_size"] > 1 for report in own):
+            observed["why"] += f"; {RANKS}"
         fails = observed["verdict"] == CONTRADICTED and not stopped
         if self._folder and not fails and not blocks.of(self._started.chosen):
             earlier_attempts.leave(self._folder, own, self._meter.counted)

@@ -173,6 +173,29 @@ def test_a_script_that_waits_for_ranks_of_its_own_is_told_so_while_they_train(tm
     )
 
 
+JOINED = """
+import os
+import torch.distributed as dist
+
+child = not os.fork()
+dist.init_process_group("gloo", init_method=f"file://{__file__}.store", rank=int(child), world_size=2)
+train()
+dist.barrier()
+dist.destroy_process_group()
+if child:
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_script_that_is_one_of_its_own_ranks_is_told_where_the_others_are_observed(tmp_path):
+    """As Lightning starts ranks by itself."""
+    ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, TRAIN + JOINED))).complete()
+    assert ended.returncode == 0, ended.stderr
+    assert "amp=o1 unknown: step 1 was not observed on rank 1" in ended.stdout
+    assert "where train.processes=N starts them" in ended.stdout
+
+
 def test_a_script_that_trains_beside_processes_of_its_own_is_proved_without_a_warning(tmp_path):
     start = "multiprocessing.start_processes(print, nprocs=1, start_method='fork')"
     text = f"{TRAIN}from torch import multiprocessing\ntrain()\n{start}\n"
