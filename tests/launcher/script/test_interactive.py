@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import subprocess
 
 import pytest
 
 from launcher.plan.resolve import resolve
+from launcher.probe.facts import Script
 from launcher.script import interactive
 from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
@@ -36,16 +38,19 @@ def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run
         text = text_of(plan)
         assert "LAUNCHER_RUN_ID" not in text
         assert f"--name={RUN}" not in text
-        assert "--name=shell-ab12" in text
+        assert "--name=shell-ab12" in text and "exec bash --norc --noprofile -i" in text
 
 
 def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took():
     plan = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=1").bind(RUN)
     assert f"LAUNCHER_SPEC={plan.run_dir}/plan.json" in text_of(plan)
     assert "take_gpus_for_shell 1 'GPU-0000-0 GPU-0000-1' ''" in text_of(plan)
+    assert "\ngpu_release\n" in text_of(plan)
     running = text_of(plan, attempt=2)
-    assert "gpu_take" not in running
+    assert "gpu_take" not in running and "gpu_release" not in running
     assert f"LAUNCHER_GPUS=$(<{plan.run_dir}/attempts/2/gpus)" in running
+    both = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=2").bind(RUN)
+    assert "LAUNCHER_GPUS=$(" not in text_of(both, attempt=2), "it took all, and plan.json has them"
 
 
 def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources():
@@ -53,6 +58,7 @@ def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_re
     plan = plan_of(facts, "cluster=slurm", "container=pyxis", f"image={PYXIS_IMAGE}", "gpus=2", "cluster.time=5")
     argv = interactive.on_slurm(plan, text_of(plan), None)
     assert argv[:2] == ["bash", "-c"]
+    assert "SLURM_JOB_GPUS" not in argv[2]
     (line,) = [line for line in argv[2].splitlines() if line.startswith("srun ")]
     words = shlex.split(line)
     assert {"--pty", "--gpus-per-node=2", "--time=5", f"--container-image={PYXIS_IMAGE}"} <= set(words)
@@ -76,4 +82,7 @@ def test_on_a_laptop_it_is_plain():
     text = text_of(plan_of(LAPTOP, "env.A=x y"))
     assert "export A='x y'" in text
     assert "export PATH=/opt/venv/bin:" in text
-    assert "docker" not in text
+    assert "docker" not in text and "gpu_release" not in text
+    assert "the trainer by hand: python -m amp_launcher.recipes.mnist.train_torch" in text
+    facts = dataclasses.replace(LAPTOP, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
+    assert '\ncd "$LAUNCHER_CODE" ' in text_of(plan_of(facts, "recipe=script", "script=train.py", "amp=o0"))
