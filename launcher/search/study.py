@@ -109,7 +109,7 @@ class Study:
     def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         """How a trial ended: with a value, as `pruned`, or with neither, from which nothing is learned."""
         states = self._optuna.trial.TrialState
-        if value is not None and not pruned:
+        if value is not None:
             self._study.tell(self._trials[number], value)
         else:
             self._study.tell(self._trials[number], state=states.PRUNED if pruned else states.FAIL)
