@@ -265,7 +265,7 @@ def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inpu
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("sys.path", [""])
-    inputs = {f"given/{name}": str(tmp_path / "train.py") for name in "ab"}
+    inputs = {f"given/deep/{name}": str(tmp_path / "train.py") for name in "ab"}
     for _ in range(2):  # a later attempt finds the links
         code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, inputs)
     assert {name: os.readlink(tmp_path / folder / name) for name in inputs} == inputs

@@ -23,10 +23,10 @@ def test_rows_of_single_steps_are_means_of_those_that_begin_alike(tmp_path: Path
     assert list(trial.new_values()) == [(1, 1.0), (2, 2.0), (100, 313 / 3)]
     assert list(trial.new_values()) == []
     with rows.open("a") as stream:
-        stream.write(row(120, loss=5.0))
+        stream.write(row(120, loss=5.0) + row(121, loss=7.0))
     assert list(trial.new_values()) == [(110, 110.0)]
     rows.write_text("".join(row(step, loss=float(step)) for step in (1, 2, 100, 130)))  # cut back, as by a resume
-    assert list(trial.new_values()) == [(120, 5.0)]  # and none of those that were given
+    assert list(trial.new_values()) == [(120, 6.0)]  # and none of those that were given
     assert [rounded(step) for step in (7, 42, 469, 12345)] == [7, 42, 460, 12000]
 
 
