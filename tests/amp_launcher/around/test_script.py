@@ -239,6 +239,19 @@ def test_a_typed_script_runs_whatever_plan_the_run_folder_has(tmp_path, monkeypa
     assert (started.file.name, str(started.workdir), started.arguments) == ("planned.py", "/", ("--planned",))
 
 
+@pytest.mark.parametrize(
+    ("entry", "checkout", "found"),
+    [
+        ("/home/mei/work/src", "/home/mei/work", "/snapshot/src"),
+        ("/home/mei/work", "/home/mei/work", "/snapshot"),
+        ("/home/mei/work2/src", "/home/mei/work", "/home/mei/work2/src"),
+        ("/usr/lib/python3", None, "/usr/lib/python3"),
+    ],
+)
+def test_a_path_into_the_checkout_is_one_into_the_snapshot_and_others_stay(entry, checkout, found):
+    assert wrapper._in_snapshot(entry, checkout, "/snapshot") == found
+
+
 @pytest.mark.parametrize("word", ["--help", "-h"])
 def test_help_is_the_wrappers_before_the_dashes_and_the_scripts_after_them(word, capsys):
     assert wrapper.main("torch", [word], lambda started: None) == 0
