@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from launcher.config import job_environment
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Script
 from launcher.script import interactive
@@ -51,6 +52,14 @@ def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took():
     assert f"LAUNCHER_GPUS=$(<{plan.run_dir}/attempts/2/gpus)" in running
     both = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=2").bind(RUN)
     assert "LAUNCHER_GPUS=$(" not in text_of(both, attempt=2), "it took all, and plan.json has them"
+
+
+def test_a_runs_own_has_its_variables_where_the_run_had_any():
+    plan = plan_of(LAPTOP).bind(RUN)
+    file = f"{plan.run_dir}/{job_environment.FILE}"
+    assert file not in text_of(plan)
+    for given in ({"passed": ("A",)}, {"inherited": ("A",)}):
+        assert f". {file} || exit 1" in text_of(dataclasses.replace(plan, **given))
 
 
 def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources():

@@ -88,6 +88,8 @@ def test_its_files_have_scalars_config_tags_verdict_and_the_report(root, capsys)
     updates = [values(found.summary.update) for found in records(sent) if found.HasField("summary")]
     assert next(update["verdict"] for update in updates if "verdict" in update) == "proved: 97% of the work in bfloat16"
     assert "brave-otter" in (sent / "files" / "report.html").read_text()
+    of_this_machine = {"requirements.txt", "wandb-metadata.json", "diff.patch", "code"}
+    assert not of_this_machine & {path.name for path in (sent / "files").iterdir()}
     assert record(folder)["mark"] == {"id": NAME}
 
 
