@@ -109,10 +109,16 @@ def test_what_was_sent_before_a_kill_and_not_recorded_is_there_once(root, client
 
 
 def test_a_run_that_was_deleted_there_is_sent_anew(root, client):
-    run(root, steps=2)
+    folder = run(root, steps=2)
     export("brave", "to=mlflow")
     client.delete_run(runs(client)[NAME].info.run_id)
     export("brave", "to=mlflow")
+    assert [step for step, *_ in history(client, runs(client)[NAME])] == [1, 2]
+    client.delete_run(runs(client)[NAME].info.run_id)
+    ((place, entry),) = store.read_or_empty(folder / "trackers.json")["sent"].items()
+    unknown = {**entry, "mark": {"id": "0" * 32}}  # as of one that was deleted for good
+    store.write_json(folder / "trackers.json", {"sent": {place: unknown}})
+    assert export("brave", "to=mlflow") == 0
     assert [step for step, *_ in history(client, runs(client)[NAME])] == [1, 2]
 
 
