@@ -86,6 +86,7 @@ def test_a_table_escapes_what_runs_say_of_themselves(root: Path, tmp_path: Path)
         (("ls",), "'ls' is neither"),
         ((128,), "and not 128"),
         (("--help",), "launch starts runs"),
+        (("--cfg", "job"), "launch starts runs"),
         (("run_root=/proc/nothing",), "run_root=/proc/nothing"),
     ],
 )
