@@ -98,7 +98,8 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
 
 def checkpoint_of(function: Any) -> Any:
     """The method by which submitit asks a callable for its next call; None where it has none."""
-    return getattr(function, "__submitit_checkpoint__", None) or getattr(function, "checkpoint", None)
+    found = getattr(function, "__submitit_checkpoint__", None) or getattr(function, "checkpoint", None)
+    return found if callable(found) else None
 
 
 def saved_file() -> str:
@@ -111,7 +112,9 @@ def save_when_asked(function: Any, arguments: Any, named: Any) -> None:
     import cloudpickle
 
     checkpoint = checkpoint_of(function)
-    if checkpoint is None:
+    with open(os.environ["LAUNCHER_SPEC"], encoding="utf-8") as stream:
+        name = json.load(stream)["script"]["stop_signal"]
+    if checkpoint is None or name is None:
         return
 
     def save(number: int, frame: object) -> None:
@@ -120,8 +123,6 @@ def save_when_asked(function: Any, arguments: Any, named: Any) -> None:
                 write_own(saved_file(), cloudpickle.dumps((again.function, again.args, again.kwargs)))
             raise SystemExit(STOPPED)
 
-    with open(os.environ["LAUNCHER_SPEC"], encoding="utf-8") as stream:
-        name = json.load(stream)["script"]["stop_signal"]
     signal.signal(getattr(signal, f"SIG{name}"), save)
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:  # a preemption's, which comes before the run's own signal
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -260,7 +260,9 @@ class Counted(submitit.helpers.Checkpointable):  # type: ignore[misc] # untyped
 
 
 def test_what_submitit_can_checkpoint_is_saved_when_it_is_stopped_and_resumed(tmp_path: Path) -> None:
-    executor = LocalExecutor(tmp_path / "runs", ["telemetry.every=0", "gpus=0"])
+    words = ["telemetry.every=0", "gpus=0"]
+    assert LocalExecutor(tmp_path / "runs", [*words, "script.stop_signal=null"]).submit(Counted(), 1).result() == 1
+    executor = LocalExecutor(tmp_path / "runs", words)
     executor.update_parameters(tasks_per_node=2)
     job = executor.submit(Counted(), 2)
     until(lambda: (job.stdout() or "").count("call 1") == 2)
