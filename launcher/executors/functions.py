@@ -84,6 +84,12 @@ class FunctionJob(RunJob):
             raise error
         return super().results()
 
+    def stdout(self) -> str | None:
+        return self._get_logs_string("stdout")  # of all tasks, in one file
+
+    def stderr(self) -> str | None:
+        return self._get_logs_string("stderr")
+
     def _result_file(self) -> Path:
         return self.run_dir / function.result_file(self.task_id or 0)
 
