@@ -7,6 +7,7 @@ from tests.amp_launcher.raising import faults
 assert faults
 PARTS = ("dispatch_observer", "outside", "script_observer", "span", "step_counter", "step_observer", "watch")
 SCRIPT = """
+import sys
 import torch
 torch.manual_seed(0)
 net = torch.nn.Linear(4, 1)
@@ -25,6 +26,7 @@ for step in range(27):
     (inputs @ weight).square().mean().backward()
     optimizer.step()
 torch.nn.modules.module._has_any_global_hook()  # as a call of a compiled module
+sys.modules["torch.multiprocessing.spawn"].ProcessContext([], []).join()  # as of ranks that it started
 print("weights", [value.hex() for value in (*net.weight.flatten().tolist(), *weight.flatten().tolist())])
 """
 

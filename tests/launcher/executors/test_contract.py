@@ -180,8 +180,8 @@ def test_what_cannot_be_submitted_is_refused_and_leaves_nothing(executor: PlanEx
         other.submit(execute, plan)
     with pytest.raises(UsageError, match="these are 2 jobs"):
         executor.plan("batch=64,128")
-    with pytest.raises(ValueError, match=r"tasks_per_node is not a parameter of .*\(.*gpus_per_node.* name"):
-        executor.update_parameters(tasks_per_node=2)
+    with pytest.raises(ValueError, match=r"cpus_per_gpu is not a parameter of .*\(.*gpus_per_node.* name"):
+        executor.update_parameters(cpus_per_gpu=2)
     executor.update_parameters(timeout_min=5)
     assert executor.plan().cluster["time"] == "5"
     assert not selection.newest([plan.run_root, run_roots.remote()], 10)
