@@ -60,9 +60,9 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     numbers = list(itertools.product(*(range(len(override.values)) for override in overrides)))
     with waiting.counted(numbers, "reading cells: {} of {}") as combinations:
         for indices in combinations:
-            chosen = [override for override in _at(overrides, indices) if override.kind == "group"]
-            choice = tuple(override.values for override in chosen)
+            choice = tuple(index for word, index in zip(overrides, indices, strict=True) if word.kind == "group")
             if choice not in bases:
+                chosen = [word for word in _at(overrides, indices) if word.kind == "group"]
                 bases[choice] = _Base(composer.compose(chosen), overrides)
             base = bases[choice]
             words = _at(base.overrides, indices)
