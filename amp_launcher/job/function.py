@@ -24,7 +24,6 @@ from typing import Any
 CALL, RESULT, SAVED = "function.pkl", "function-result.pkl", "function-saved.pkl"
 STOPPED = 85
 """The exit code of one that has saved its next call."""
-_RANKS = ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_LOCALID")
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """What a Python has to share with another one to load its functions."""
 
@@ -162,10 +161,10 @@ def set_submitit_job(run: str) -> None:
     containers; else those of a local job whose id is the run's."""
     folder, run_id = os.path.split(run)
     place = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    if "LAUNCHER_TASK" not in os.environ:  # the only task, as without these; a surrounding job's may be set
+        for name in [name for name in os.environ if name.startswith("SUBMITIT_LOCAL_")]:
+            del os.environ[name]
     os.environ.update(SUBMITIT_EXECUTOR=place, SUBMITIT_FOLDER=folder, SUBMITIT_LOCAL_JOB_ID=run_id)
-    if "LAUNCHER_TASK" not in os.environ:  # one of several has its own
-        os.environ.update(dict.fromkeys(("SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_JOB_NUM_NODES"), "1"))
-        os.environ.update(dict.fromkeys(("SUBMITIT_LOCAL_NODEID", *_RANKS), "0"))
 
 
 def main(name: str, digest: str) -> int:
