@@ -14,7 +14,7 @@ from amp_launcher.around import wrap as script
 from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.run_folder import RunFolder
-from amp_launcher.torch.script import TorchWrapper
+from amp_launcher.torch.wrapper import TorchWrapper
 from benchmarks.measure import Measured, Timing, by_turns, command
 from benchmarks.places import PYTHON, environment
 

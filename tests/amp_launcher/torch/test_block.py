@@ -10,7 +10,7 @@ import pytest
 
 from amp_launcher.around import block
 from amp_launcher.around import wrap as script
-from amp_launcher.torch.script import TorchWrapper
+from amp_launcher.torch.wrapper import TorchWrapper
 from tests.amp_launcher.forking import Forked, environment
 
 ENDLESS = """

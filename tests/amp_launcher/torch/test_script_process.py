@@ -12,7 +12,7 @@ import torch
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.torch import nvml
-from amp_launcher.torch.script import TorchWrapper
+from amp_launcher.torch.wrapper import TorchWrapper
 from tests.amp_launcher.forking import Forked, environment, run_as_main
 from tests.amp_launcher.torch.scripts import HEAD, in_process
 from tests.amp_launcher.wrapped_scripts import run_script

@@ -1,0 +1,125 @@
+"""Precision and observation around a user's own script in torch.
+
+Autocast in bfloat16 is applied around it, other modes are handed to its library where that has a switch, and what the
+script applies itself, by `Precision()` or in its own way, is left to it. All of it is observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+
+from amp_launcher.around import script
+from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.around.wrapper import Started, Wrapper
+from amp_launcher.loop.profiling import Profiling
+from amp_launcher.torch import flight_recorder, profiling
+from amp_launcher.torch.autocast_around import AutocastAround
+from amp_launcher.torch.hardware import TorchDevice
+from amp_launcher.torch.libraries.attached import attached
+from amp_launcher.torch.nvml import device_and_capability
+from amp_launcher.torch.observe.script_observer import ScriptObserver
+from amp_launcher.torch.observe.step_counter import StepCounter
+from amp_launcher.torch.precision.base import Mechanism
+from amp_launcher.torch.precision.tf32 import switch_tf32
+
+SWITCHED_OFF = (
+    " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
+    "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
+)
+CALLS_IN_BACKWARD = (
+    " (the script calls its model in backward, where the launcher's autocast around the forward does not hold: switch "
+    "mixed precision on by its library's own argument, or write torch.autocast around that call, and say "
+    "train.precision=script)"
+)
+BEGAN_LATE = (
+    " (autocast begins where a step calls its first module, and products were computed before: write model(x) for "
+    "model.forward(x), or torch.autocast around what uses weights without a module, and say train.precision=script)"
+)
+MADE_NONE = (
+    " (its text has a Precision, which would apply the mode, and it made none: make it in every case, or say "
+    "train.precision=launcher for what can be applied around the script)"
+)
+
+
+class TorchWrapper(Wrapper):
+    """`amp_launcher.around.wrapper.Wrapper` in torch."""
+
+    observer: ScriptObserver
+    profiling: Profiling
+
+    def __init__(self, started: Started) -> None:
+        settings = started.chosen.settings
+        self._device, capability = device_and_capability(settings.device, os.environ)
+        self._by_text = started.source.asks and settings.train.precision == "auto"
+        self.device = TorchDevice(self._device)
+        flight_recorder.switch_on(settings, started.chosen.run, self._device.type)
+        super().__init__(started, self._device.type, capability)
+        if settings.tf32 is not None:
+            switch_tf32(settings.tf32)
+        self.precision = Mechanism(self.mode, self._device)  # applies nothing: the script does, or autocast around it
+        profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
+        self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
+        self.profiling.whenever()
+        self.observer = ScriptObserver(self.precision, self.profiling)
+        self._around = contextlib.ExitStack()
+        self._autocast: AutocastAround | None = None
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        super().tell_early(early)
+        advice = early.advice
+
+        def advise() -> str:
+            if self._autocast and self._autocast.switched_off:
+                return SWITCHED_OFF
+            if self._autocast and self._autocast.called_in_backward:
+                return CALLS_IN_BACKWARD
+            if self._by_text and not self.has_own_precision:
+                return MADE_NONE
+            return BEGAN_LATE if self._autocast and self._autocast.began_late else advice()
+
+        early.advice = advise
+
+    @contextlib.contextmanager
+    def around(self, meter: StepMeter) -> Iterator[None]:
+        meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
+        meter.wait = _wait
+        self._counter = StepCounter(meter, self.observer.guard)
+        with self._counter.counting(), self.observer.observing(), self._around, attached():
+            if self.mode.mechanism == "autocast_around":
+                self._autocast = AutocastAround(self._device.type, self.precision.dtype)
+                self._around.enter_context(self._autocast.applied())
+            for name, value in script.handed_over(self.mode).items():
+                self._around.callback(_set, name, os.environ.get(name))
+                _set(name, value)
+            yield
+
+    def give_way(self) -> None:
+        self._around.close()
+
+    def unseen(self) -> str:
+        return self.observer.unseen()
+
+    def trained_nothing(self) -> bool:
+        return self.observer.trained_nothing()
+
+    def skipped_unseen(self) -> int:
+        return self._counter.skipped_unseen()
+
+
+def _wait() -> None:
+    """For the GPU, if the script uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _set(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
