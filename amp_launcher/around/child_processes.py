@@ -9,7 +9,7 @@ import struct
 
 MATTERS = 1.0
 """Seconds of computing from which other processes may have trained: importing a framework takes longer."""
-RANKS = "ranks are observed where train.processes=N starts them, by torchrun, and not the script itself"
+RANKS = "ranks are observed where train.processes=N starts them, by torchrun, or the script by torch's mp.spawn"
 _NUMBER = struct.Struct("q")
 
 

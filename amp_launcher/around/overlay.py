@@ -16,7 +16,6 @@ import linecache
 import os
 import runpy
 import sys
-from collections.abc import Sequence
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -33,13 +32,13 @@ from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
+from amp_launcher.around import child_python
+
 _LOADERS: tuple[tuple[Any, list[str]], ...] = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (SourceFileLoader, SOURCE_SUFFIXES),
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
-_SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
-"""How the code begins that multiprocessing starts a Python with, for processes that run code of the script."""
 
 
 class Overlay:
@@ -117,18 +116,8 @@ class Overlay:
 
     def _tell_processes(self) -> None:
         """Install the overlay in each Python that multiprocessing starts, before anything of the script."""
-        start = util.spawnv_passfds
-        code = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        own = (
-            f"import sys; sys.path.insert(0, {code!r}); from amp_launcher.around import overlay; del sys.path[0]; "
-            f"overlay.Overlay({self.root!r}, {self.kept!r}).install(); "
-        )
-
-        def start_with_overlay(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
-            words = [own + word if isinstance(word, str) and word.startswith(_SPAWNED) else word for word in args]
-            return start(path, words, passfds)
-
-        util.spawnv_passfds = start_with_overlay
+        install = f"from amp_launcher.around import overlay; overlay.Overlay({self.root!r}, {self.kept!r}).install(); "
+        setattr(util, "spawnv_passfds", child_python.after(install, util.spawnv_passfds))  # noqa: B010
 
 
 class _Finder(FileFinder):

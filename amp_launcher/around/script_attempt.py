@@ -16,6 +16,7 @@ from amp_launcher.around import earlier_attempts, leaving, rank_reports
 from amp_launcher.around.child_processes import RANKS
 from amp_launcher.around.earlier_attempts import Earlier
 from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.script_execution import execute
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.stop_signal import StopSignal
@@ -134,6 +135,8 @@ class ScriptAttempt:
             raise
 
     def _conclude(self, code: int, failure: str | None, trace: str, *, stopped: bool, killed: bool) -> int:
+        patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
+        own_ranks = self._wrapper.reports_of_ranks(threading.TIMEOUT_MAX if patience > 1 else rank_reports.HURRY)
         if killed:
             self._meter.close()
             sys.stdout.flush()
@@ -148,11 +151,18 @@ class ScriptAttempt:
         if self._rank:
             self._leave_report(failure)
             return code
-        patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
-        failed, observed = self._judge(failure, first, stopped, patience)
+        others = own_ranks or rank_reports.Reports(trained_nothing=self._size == 1)
+        if self._size > 1 and self._run:
+            others = rank_reports.collect(self._run, self._size, patience)
+        failed, observed = self._judge(failure, first, stopped, others)
         if not self._settings.amp.claims:
             observed = {}
-        elif killed and code > 128 and not self._wrapper.reports() and observed["verdict"] == UNKNOWN:
+        elif (
+            killed
+            and code > 128
+            and observed["verdict"] == UNKNOWN
+            and not (self._wrapper.reports() or others.of_steps)
+        ):
             observed["why"] = f"{signal.Signals(code - 128).name} ended the script before its steps were judged"
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:
@@ -188,15 +198,12 @@ class ScriptAttempt:
             rank_reports.await_first(self._report, f"on rank {self._rank}, {failure}")
 
     def _judge(
-        self, failure: str | None, first: str | None, stopped: bool, patience: float
+        self, failure: str | None, first: str | None, stopped: bool, others: Reports
     ) -> tuple[str | None, dict[str, Any]]:
         """Why the job failed, None if it did not, and result.json's "observed" by the reports of all ranks.
 
-        `first` is the failure of the rank that failed first. The others' reports are awaited for `patience` seconds.
+        `first` is the failure of the rank that failed first, `others` what other processes have reported.
         """
-        others = rank_reports.Reports(trained_nothing=self._size == 1)
-        if self._size > 1 and self._run:
-            others = rank_reports.collect(self._run, self._size, patience)
         observed, elsewhere = self._wrapper.early.observed or others.observed, others.failure
         if stopped and elsewhere:
             print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
@@ -210,6 +217,7 @@ class ScriptAttempt:
         proof = self._settings.proof
         seen = (*self._wrapper.reports(), *others.of_steps)
         own = [{**report, "step": report["step"] + self._meter.before} for report in seen]
+        self._size = max([self._size, *(report["world_size"] for report in others.of_steps)])
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
@@ -264,7 +272,7 @@ class ScriptAttempt:
             requested={**result_fields.requested(settings), **_UNKNOWN},
             effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
             observed=observed,
-            peak_memory_bytes=wrapper.device.peak_memory(),
+            peak_memory_bytes=self._meter.memory(),
             epochs=None,
             **self._meter.result(self._before.counted),
             wall_seconds=seconds,

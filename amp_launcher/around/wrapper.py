@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from amp_launcher.arguments import Arguments
 from amp_launcher.around import script
 from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.script_source import Source
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.loop.profiling import Profiling
@@ -101,6 +102,11 @@ class Wrapper(ABC):
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`amp_launcher.precision.observation`) of this rank, once the script has ended."""
         return self.observer.reports
+
+    def reports_of_ranks(self, patience: float) -> Reports | None:
+        """What the ranks that the script started itself have reported, which are awaited for so many seconds; None
+        where it started none that is observed."""
+        return None
 
     def mechanism(self) -> str:
         """The mechanism of the level, as far as it was observed."""

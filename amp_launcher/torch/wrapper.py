@@ -7,13 +7,16 @@ script applies itself, by `Precision()` or in its own way, is left to it. All of
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from amp_launcher.around import script
 from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
@@ -26,6 +29,8 @@ from amp_launcher.torch.observe.script_observer import ScriptObserver
 from amp_launcher.torch.observe.step_counter import StepCounter
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
+from amp_launcher.torch.spawned_ranks import SpawnedRanks
+from amp_launcher.world.world import rank_and_size
 
 SWITCHED_OFF = (
     " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
@@ -52,7 +57,11 @@ class TorchWrapper(Wrapper):
     observer: ScriptObserver
     profiling: Profiling
 
-    def __init__(self, started: Started) -> None:
+    def __init__(
+        self, started: Started, *, spawned: int | None = None, as_rank: Callable[..., Any] | None = None
+    ) -> None:
+        """`spawned` is the number of a rank that the script starts itself, where this is in one. `as_rank` is
+        `SpawnedRank`, where the ranks that the script starts itself are to be observed."""
         settings = started.chosen.settings
         self._device, capability = device_and_capability(settings.device, os.environ)
         self._by_text = started.source.asks and settings.train.precision == "auto"
@@ -62,10 +71,13 @@ class TorchWrapper(Wrapper):
         if settings.tf32 is not None:
             switch_tf32(settings.tf32)
         self.precision = Mechanism(self.mode, self._device)  # applies nothing: the script does, or autocast around it
-        profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
+        rank, size = rank_and_size("torch")
+        profiler = profiling.make(settings.profile, self._device, rank if spawned is None else spawned)
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self.profiling.whenever()
         self.observer = ScriptObserver(self.precision, self.profiling)
+        self._started = started
+        self._as_rank = as_rank if size == 1 else None
         self._around = contextlib.ExitStack()
         self._autocast: AutocastAround | None = None
 
@@ -89,7 +101,12 @@ class TorchWrapper(Wrapper):
         meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
-        with self._counter.counting(), self.observer.observing(), self._around, attached():
+        ranks = self._ranks = SpawnedRanks(meter, self.observer)
+        meter.memory = lambda: ranks.memory or self.device.peak_memory()
+        starts_ranks: Any = contextlib.nullcontext()
+        if self._as_rank:
+            starts_ranks = ranks.watched(functools.partial(self._as_rank, self._started))
+        with self._counter.counting(), self.observer.observing(), starts_ranks, self._around, attached():
             if self.mode.mechanism == "autocast_around":
                 self._autocast = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(self._autocast.applied())
@@ -101,6 +118,17 @@ class TorchWrapper(Wrapper):
     def give_way(self) -> None:
         self._around.close()
 
+    def reports_of_ranks(self, patience: float) -> Reports | None:
+        return self._ranks.reports(patience) if self._ranks else None
+
+    def mechanism(self) -> str:
+        return self._ranks.mechanism or super().mechanism()
+
+    def profile(self) -> dict[str, Any]:
+        if self._ranks:
+            self.profiling.record, self.profiling.note = self._ranks.profile
+        return super().profile()
+
     def unseen(self) -> str:
         return self.observer.unseen()
 
@@ -108,7 +136,7 @@ class TorchWrapper(Wrapper):
         return self.observer.trained_nothing()
 
     def skipped_unseen(self) -> int:
-        return self._counter.skipped_unseen()
+        return self._counter.skipped_unseen() + self._ranks.skipped_unseen
 
 
 def _wait() -> None:

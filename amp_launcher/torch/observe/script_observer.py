@@ -27,8 +27,8 @@ from torch.nn.modules import module as hooks_of_all
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amp_launcher.around.child_processes import RANKS, ChildProcesses
-from amp_launcher.around.replaced import observed, replaced
+from amp_launcher.around.child_processes import ChildProcesses
+from amp_launcher.around.replaced import replaced
 from amp_launcher.around.schedule import Schedule
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
@@ -47,7 +47,6 @@ TOLD_AT = 10
 IN_A_THREAD = (
     "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
 )
-IN_PROCESSES = f"the script waits for processes that it started, in which nothing is observed; {RANKS}"
 
 BY_HAND = 4
 """Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
@@ -85,7 +84,6 @@ class ScriptObserver:
         """The first step that showed a change."""
         self._thread = os.getpid(), threading.get_ident()
         self._children = ChildProcesses()
-        self._told_of_processes = False
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
@@ -132,15 +130,7 @@ class ScriptObserver:
         for owner in (graph, torch.autograd):
             run_backward = followed_by(owner._engine_run_backward, ended)
             self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
-        join = self._waits_for_processes
-        spawned = sys.modules["torch.multiprocessing.spawn"].ProcessContext  # the module's name is a function's too
-        self._hooks.enter_context(observed(spawned, "join", self.guard, join, lambda *given, **named: None))
         self._await_forward()
-
-    def _waits_for_processes(self, *given: Any, **named: Any) -> None:
-        if not (self.steps or self._is_elsewhere() or self._told_of_processes):
-            self._told_of_processes = True
-            self.warn(IN_PROCESSES)
 
     def _noting_compiler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

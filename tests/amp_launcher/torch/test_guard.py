@@ -26,7 +26,6 @@ for step in range(27):
     (inputs @ weight).square().mean().backward()
     optimizer.step()
 torch.nn.modules.module._has_any_global_hook()  # as a call of a compiled module
-sys.modules["torch.multiprocessing.spawn"].ProcessContext([], []).join()  # as of ranks that it started
 print("weights", [value.hex() for value in (*net.weight.flatten().tolist(), *weight.flatten().tolist())])
 """
 

@@ -153,26 +153,6 @@ def test_a_script_whose_other_processes_train_is_told_so(tmp_path, end, why):
     assert f"no step was observed; {why}" in ended.stdout
 
 
-RANKS = """
-from torch import multiprocessing
-
-def rank(index):
-    train()
-
-multiprocessing.start_processes(rank, nprocs=2, start_method="fork")
-"""
-
-
-def test_a_script_that_waits_for_ranks_of_its_own_is_told_so_while_they_train(tmp_path):
-    ended = Forked(run_as_main, (PROGRAM, words_of(tmp_path, TRAIN + RANKS))).complete()
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("warning: amp=o1 can't be proved: ") == 1, ended.stderr
-    assert (
-        "observed where train.processes=N starts them, by torchrun, and not the script itself; it continues"
-        in ended.stderr
-    )
-
-
 JOINED = """
 import os
 import torch.distributed as dist

@@ -1,0 +1,103 @@
+"""Ranks that a script starts itself. That they compute what they do alone is a guest's, `ranks_by_torch_spawn`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from amp_launcher.around.child_processes import RANKS
+from tests.amp_launcher.forking import Forked, run_as_main
+
+PROGRAM = ("-m", "amp_launcher.torch.script")
+HEAD = """
+import os, sys, torch, torch.multiprocessing as mp
+from torch import nn
+from amp_launcher.job import log
+
+def train(model, steps=30, enabled=True):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, steps + 1):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled) if not enabled else torch.enable_grad():
+            loss = model(torch.randn(16, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(step, loss=loss, samples=16)
+
+"""
+DDP = """
+def work(rank, size, port):
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    train(nn.parallel.DistributedDataParallel(nn.Linear(8, 1)))
+
+if __name__ == "__main__":
+    with __import__("socket").socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (2, port), nprocs=2)
+"""
+OFF = """
+def work(rank):
+    train(nn.Linear(8, 1), enabled=False)
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=1)
+"""
+TWICE = """
+def work(rank, steps):
+    train(nn.Linear(8, 1), steps)
+    sys.exit(steps - 4)
+
+if __name__ == "__main__":
+    mp.spawn(work, (4,), nprocs=1)
+    mp.spawn(work, (5,), nprocs=1)
+"""
+FORKED = """
+def work(rank):
+    train(nn.Linear(8, 1), 2)
+
+if __name__ == "__main__":
+    mp.start_processes(work, nprocs=1, start_method="fork")
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(text, *more):
+        (tmp_path / "train.py").write_text(HEAD + text)
+        words = [f"script={tmp_path}/train.py", f"run={tmp_path}/run", "amp=o1", "device=cpu", *more]
+        ended = Forked(run_as_main, (PROGRAM, words), cwd=tmp_path).complete()
+        result = json.loads((tmp_path / "run/result.json").read_text())
+        lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+        return ended, result, [row for row in map(json.loads, lines) if "event" not in row]
+
+    return run
+
+
+def test_the_mode_is_applied_in_all_of_them_and_proved_and_the_first_ones_steps_are_the_scripts(run):
+    ended, result, rows = run(DDP)
+    assert (ended.returncode, result["status"]) == (0, "done"), ended
+    assert result["observed"]["verdict"] == "proved" and "on 2 ranks" in result["observed"]["why"], result["observed"]
+    assert (result["observed"]["dtype"], result["observed"]["reduce_dtype"]) == ("bfloat16", "float32")
+    assert (result["world_size"], result["steps"], result["throughput"]["counted"]) == (2, 30, "SGD")
+    assert [row["step"] for row in rows] == [*range(1, 31)] and all(row["loss"] for row in rows)
+
+
+def test_a_rank_that_is_contradicted_ends_the_script_which_says_why(run):
+    ended, result, _ = run(OFF)
+    assert (ended.returncode, result["observed"]["verdict"], result["steps"]) == (1, "contradicted", 2), ended
+    assert result["reason"].startswith("what ran was not amp=o1: step 1:"), result["reason"]
+    assert "an autocast of its own that is off" in result["reason"]
+
+
+def test_steps_of_one_call_after_the_other_are_added_and_a_failure_is_the_scripts(run):
+    ended, result, rows = run(TWICE)
+    assert [row["step"] for row in rows][-1] == 9
+    assert "ProcessExitedException: process 0 terminated with exit code 1" in result["reason"], ended
+
+
+def test_ranks_that_are_forked_are_not_observed_and_the_script_hears_it_while_they_run(run):
+    ended, result, rows = run(FORKED, "require_proof=false")
+    assert (ended.returncode, result["observed"]["verdict"], rows) == (0, "unknown", [])
+    assert f"starts processes in which nothing is observed; {RANKS}" in ended.stderr
