@@ -94,8 +94,8 @@ class PrecisionObserver:
     def _owners(self) -> dict[nn.Parameter, Owner]:
         return self._modules.owners()
 
-    def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
-        ranks = distributed.is_available() and distributed.is_initialized()
+    def _weight_groups(self) -> Counter[tuple[str, str]]:
+        """How many elements the weights of each group have in each dtype."""
         owners, adapters = self._owners(), self._modules.has_adapters()
         elements: Counter[tuple[str, str]] = Counter()
         for parameter, owner in owners.items():
@@ -106,19 +106,26 @@ class PrecisionObserver:
                 elif adapters:
                     group = "adapter"
                 elements[group, dtype_name(local(parameter).dtype)] += parameter.numel()
+        return elements
+
+    def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
+        ranks = distributed.is_available() and distributed.is_initialized()
         head = observation.head(
             number,
             self._resolved,
             rank=distributed.get_rank() if ranks else 0,
             world_size=distributed.get_world_size() if ranks else 1,
             parameters=[
-                {"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()
+                {"group": group, "dtype": dtype, "elements": count}
+                for (group, dtype), count in self._weight_groups().items()
             ],
             evaluation=evaluation,
             gemm_layers=self._gemm_layers,
         )
         sharded = [
-            parameter for parameter in owners if hasattr(parameter, "to_local") and parameter.is_floating_point()
+            parameter
+            for parameter in self._owners()
+            if hasattr(parameter, "to_local") and parameter.is_floating_point()
         ]
         own = sum(local(weight).numel() for weight in sharded)
         return {**head, "shards": {"elements": own, "of": sum(weight.numel() for weight in sharded)}}

@@ -347,7 +347,7 @@ class ScriptObserver:
             if torch.is_inference_mode_enabled() or not (self._span.rests or self.steps >= self._span.last):
                 self._span.add(module)
                 return False
-            return self._end_span()
+            return self._end_span(trains=module.training and torch.is_grad_enabled())
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
@@ -355,14 +355,14 @@ class ScriptObserver:
             self._watch.learn(layer_look(module, ()))
         return False
 
-    def _end_span(self) -> bool:
+    def _end_span(self, trains: bool) -> bool:
         """Report it, or drop it where it rests and saw no step: the next begins after the step. Returns whether it is
         reported."""
         assert self._span is not None
         if self._span.rests:
             self._patience *= 2
         if self.steps >= self._span.first:
-            self._close()
+            self._close(trains)
             self._stop_waiting()
             return True
         self._drop(until=self.steps + 2)
@@ -399,9 +399,9 @@ class ScriptObserver:
         self._schedule.due = until
         self._stop_waiting()
 
-    def _close(self) -> None:
+    def _close(self, trains: bool = False) -> None:
         assert self._span is not None
-        self._span.close()
+        self._span.close(trains)
         later = {"extra": True} if self._schedule.spans > 1 else {}
         self.reports += [{**report, **later} for report in self._span.reports]
         self._span = None

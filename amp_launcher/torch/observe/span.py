@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 
 import torch
 from torch import nn
@@ -46,6 +47,9 @@ class Span(PrecisionObserver):
         self._shards: dict[nn.Parameter, Owner] = {}
         """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
         parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
+        self._as_stepped: Counter[tuple[str, str]] | None = None
+        """The weights when the newest step ended: what a script makes of them when it has trained, such as half
+        precision to save, is its own matter."""
         self._cast_names = precision.module_names()
         for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
@@ -56,7 +60,10 @@ class Span(PrecisionObserver):
         self._open = contextlib.ExitStack()
         self._open.enter_context(self.step(first, after_step=after_step, hooks=False))
 
-    def close(self) -> None:
+    def close(self, trains: bool = False) -> None:
+        """`trains` says that the next step begins, with the weights as they are now."""
+        if trains:
+            self._as_stepped = None
         self._open.close()
 
     def add(self, module: nn.Module) -> None:
@@ -103,6 +110,7 @@ class Span(PrecisionObserver):
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])
         self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
+        self._as_stepped = super()._weight_groups()
         self._busy = self.operations()
         if self._current is not None and not self.rests:
             self._current.after_optimizer(optimizer, (), {})
@@ -110,6 +118,9 @@ class Span(PrecisionObserver):
     def note_shards(self) -> None:
         owners = self._modules.owners()
         self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
+
+    def _weight_groups(self) -> Counter[tuple[str, str]]:
+        return super()._weight_groups() if self._as_stepped is None else self._as_stepped
 
     def _owners(self) -> dict[nn.Parameter, Owner]:
         sharded = {owner.module for owner in self._shards.values()}

@@ -132,3 +132,38 @@ def test_an_evaluation_of_many_operations_is_not_observed_to_its_end(run_script,
     half = (HEAD + text).replace("    (net(", f"    {HALF}(net(")
     ended = in_process(run_script, tmp_path / "half")(half, "amp=o0", "require_proof=false")
     assert ended.verdict == "contradicted", ended.result["observed"]
+
+
+COPY = "half = copy.deepcopy(net).bfloat16()\nwith torch.inference_mode():\n    half(inputs.bfloat16())"
+ROUNDED = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    net.bfloat16()
+    (net(inputs.bfloat16()) ** 2).mean().backward()
+    net.float()
+    for weight in net.parameters():
+        weight.grad = weight.grad.float()
+    optimizer.step()
+    net.bfloat16()
+"""
+"""As CLIP is tuned by many: the weights are float32 for the step alone."""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "verdict"),
+    [
+        (f"{HEAD}{loop(2)}net.bfloat16()", ["amp=o0"], "proved"),
+        (f"import copy\n{HEAD}{loop(2)}{COPY}", ["amp=o0"], "proved"),
+        (
+            f"{HEAD}net.bfloat16()\ninputs = inputs.bfloat16()\n{loop(2)}net.float()",
+            ["amp=o3", "train.precision=script"],
+            "proved",
+        ),
+        (HEAD + ROUNDED, ["amp=o1", "train.precision=script", "require_proof=false"], "contradicted"),
+    ],
+    ids=["cast", "a copy in inference mode", "cast to float32", "float32 for the step alone"],
+)
+def test_weights_are_judged_as_they_trained_and_not_as_they_are_saved(run_script, tmp_path, text, words, verdict):
+    ended = in_process(run_script, tmp_path)(text, *words)
+    assert ended.verdict == verdict, ended.result["observed"]
