@@ -59,8 +59,10 @@ class _Masters:
     """A model, as `AveragedModel` asks for what it averages."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.buffers = model.buffers
         self._model = model
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        return (_unrounded(buffer) for buffer in self._model.buffers())
 
     def parameters(self) -> Iterator[torch.Tensor]:
         for parameter in self._model.parameters():
@@ -69,7 +71,11 @@ class _Masters:
                 weight.follow_model()
                 yield weight.saved
             else:
-                yield parameter.float() if parameter.dtype in HALF else parameter
+                yield _unrounded(parameter)
+
+
+def _unrounded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def average_in_float32(model: nn.Module) -> None:

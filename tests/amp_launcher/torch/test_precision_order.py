@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 
 import pytest
@@ -324,8 +325,8 @@ def test_a_parameter_of_no_module_is_stepped_with_a_models():
 
 
 def test_at_o3_an_average_made_before_the_cast_moves_in_float32():
-    precision, net = of("o3"), network()
-    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    precision, net = of("o3"), nn.Sequential(network(), nn.BatchNorm1d(10))
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.999), use_buffers=True)
     _, optimizer = precision.prepare(net, sgd(net.parameters()))
     seen = []
     for _ in range(3):
@@ -334,6 +335,7 @@ def test_at_o3_an_average_made_before_the_cast_moves_in_float32():
         precision.backward(loss)
         precision.step(optimizer)
         average.update_parameters(net)
-        seen.append(next(average.parameters()).clone())
-    assert not torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[1], seen[2])
+        seen.append([next(average.parameters()).clone(), average.module[1].running_mean.clone()])
+    for before, after in itertools.pairwise(seen):
+        assert not any(map(torch.equal, before, after))
+        assert {value.dtype for value in after} == {torch.float32}
