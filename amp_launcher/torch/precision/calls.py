@@ -44,6 +44,7 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_other_models,
     refuse_shared,
     refuse_stale,
+    refuse_without_hooks,
     refuse_wrapped,
 )
 from amp_launcher.torch.precision.tf32 import switch_tf32
@@ -181,6 +182,7 @@ class Precision(Calls):
         refuse_other_models(optimizer, self._models)
         if self.resolved.amp.level != "o0":
             refuse_closure(optimizer)
+            refuse_without_hooks(optimizer)
         self._mechanism.add(optimizer)
         self._optimizers.add(optimizer)
         _prepared.add(optimizer)

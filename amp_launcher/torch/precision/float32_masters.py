@@ -16,7 +16,12 @@ from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.torch.precision.masters import Masters
 from amp_launcher.torch.precision.mechanisms import HalfModelNoMasters
-from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
+from amp_launcher.torch.precision.model_checks import (
+    refuse_inner,
+    refuse_sharded,
+    same_on_all_ranks,
+    several_ranks,
+)
 from amp_launcher.torch.precision.optimizer_weights import HALF as HALVES
 from amp_launcher.torch.precision.reduction import reduce_in_float32
 
@@ -66,6 +71,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
             self._note_reductions(wrapper.parameters())
 
     def add(self, optimizer: Optimizer) -> None:
+        refuse_inner(optimizer)
         super().add(optimizer)
         self._add_masters(optimizer)
         for name in ("train", "eval"):  # schedule-free optimizers move their weights in these

@@ -158,6 +158,29 @@ def refuse_closure(optimizer: Optimizer) -> None:
         )
 
 
+def refuse_without_hooks(optimizer: Optimizer) -> None:
+    """Raise `RuntimeError` for an optimizer that can't tell when its state is saved and loaded."""
+    if not hasattr(optimizer, "_optimizer_state_dict_pre_hooks"):
+        raise RuntimeError(
+            f"{type(optimizer).__name__} is no optimizer that torch has set up: its class does not call "
+            "Optimizer.__init__, so that nothing can be saved with its state; take another optimizer, or say amp=o0"
+        )
+
+
+def refuse_inner(optimizer: Optimizer) -> None:
+    """Raise `RuntimeError` for an optimizer that steps by another one, which has lists of the weights of its own: that
+    one would step rounded weights, and masters that never move would replace them."""
+    lists = {id(group["params"]) for group in optimizer.param_groups}
+    for name, value in vars(optimizer).items():
+        for inner in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(inner, Optimizer) and any(id(group["params"]) not in lists for group in inner.param_groups):
+                own = type(inner).__name__
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} steps by the {own} in its .{name}, which float32 masters don't reach: "
+                    f"prepare {own}(model.parameters()) itself, several for precision.step(a, b), or say amp=o1"
+                )
+
+
 def _wrapper(module: nn.Module) -> str:
     if isinstance(module, (DistributedDataParallel, nn.DataParallel)):
         return type(module).__name__

@@ -120,6 +120,32 @@ def a_loss_of(value):
     return use
 
 
+class Around(torch.optim.Optimizer):
+    """Steps by an optimizer that it makes, as ZeroRedundancyOptimizer does."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.optim = sgd(self.param_groups[0]["params"])
+
+    def step(self, closure=None):
+        self.optim.step()
+
+
+class WithoutHooks(torch.optim.SGD):
+    """Its class does not call torch's, as timm's Lookahead."""
+
+    def __init__(self, parameters):
+        self.param_groups, self.state, self.defaults = sgd(parameters).param_groups, {}, {}
+
+
+def prepared(optimizer):
+    def use(training):
+        net = network()
+        training.precision.prepare(net, optimizer(net.parameters()))
+
+    return use
+
+
 EVERY = tuple({"level": level} for level in ("o0", "o1", "o2", "o3"))
 USES = {
     "a part compiled before": (
@@ -209,6 +235,12 @@ NOT_AT_EVERY_LEVEL = {
         averages_in_half_precision,
         r"small changes of an average round to nothing: make it before precision\.prepare\(model\)",
     ),
+    "an optimizer in another": (
+        EVERY[2:3],
+        prepared(Around),
+        r"Around steps by the SGD in its \.optim, .*: prepare SGD\(model\.parameters\(\)\) itself",
+    ),
+    "an optimizer without hooks": (EVERY[1:], prepared(WithoutHooks), r"WithoutHooks .* does not call Optimizer"),
     "a half-precision loss": (EVERY[3:], half_precision_loss, r"the loss is torch\.bfloat16 and should be float32"),
     "a half-precision model": (
         EVERY[:1],
