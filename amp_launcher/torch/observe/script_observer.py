@@ -168,7 +168,7 @@ class ScriptObserver:
         """Report why other steps than the observed ones prove nothing."""
         if self._trained_elsewhere():
             self._add_problem(1, [IN_A_THREAD])
-        if self._watch.change and not self._in_threads:
+        if self._changed_at and not self._in_threads:  # a change that no step followed was an evaluation's
             self._add_problem(self._changed_at, [f"{self._watch.change}, which no observed step had"])
 
     def _add_problems(self) -> None:

@@ -167,3 +167,30 @@ for step in range(4):
 def test_weights_are_judged_as_they_trained_and_not_as_they_are_saved(run_script, tmp_path, text, words, verdict):
     ended = in_process(run_script, tmp_path)(text, *words)
     assert ended.verdict == verdict, ended.result["observed"]
+
+
+LAYERS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 64), nn.Linear(64, 1)
+    def forward(self, inputs):
+        return self.last.forward(self.first.forward(inputs).relu())
+net = Net()"""
+LATER = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(31):
+    optimizer.zero_grad()
+    net.forward(inputs).square().mean().backward()
+    optimizer.step()
+for _ in range(3):
+    net.last(net.first(inputs))
+"""
+"""Layers that are called by `forward` while they train, and as modules in an evaluation with gradients."""
+
+
+def test_what_a_script_calls_after_its_last_step_is_no_change(run_script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script_observer.Schedule, "looks", lambda schedule, steps: schedule.spans > 0)
+    head = HEAD.replace("net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))", LAYERS)
+    ended = in_process(run_script, tmp_path)(head + LATER, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
