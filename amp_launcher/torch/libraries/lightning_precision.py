@@ -33,7 +33,7 @@ class LightningPrecision(Plugin):  # type: ignore[misc, unused-ignore]
         self.applied: Precision | None = None  # until a model is there
         self._mode, self._settings = mode, settings
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._within = False
+        self._within = self._ran_backward = False
         self._clip: float | None = None
 
     def convert_module(self, module: Any) -> Any:
@@ -78,12 +78,15 @@ class LightningPrecision(Plugin):  # type: ignore[misc, unused-ignore]
             raise RuntimeError("a loss scale needs automatic optimization and Trainer's clipping; bfloat16 needs none")
         with self._outside():
             self._own.backward(tensor)
+        self._ran_backward = True
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        self._ran_backward = False  # nor is there a backward where StochasticWeightAveraging updates batch norms
         ended = closure()
         self._clip = None
         self._after_closure(model, optimizer)  # which calls clip_grad_by_norm
-        if ended is not None or not model.automatic_optimization:  # else `training_step` gave no loss
+        trained = ended is not None and self._ran_backward  # else `training_step` gave no loss
+        if trained or not model.automatic_optimization:
             with self._outside():
                 self._own.step(optimizer, clip=self._clip)
         return ended

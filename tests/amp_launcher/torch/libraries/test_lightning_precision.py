@@ -157,6 +157,20 @@ def test_a_batch_without_a_loss_takes_no_step():
     assert trainer.optimizers[0].state[model.net[0].weight]["step"] == BATCHES - 2
 
 
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.net.append(nn.BatchNorm1d(1))
+
+
+def test_stochastic_weight_averaging_updates_batch_norms_without_a_step():
+    """In an epoch of its own, in which Lightning runs no backward."""
+    averaging = lightning.pytorch.callbacks.StochasticWeightAveraging(1e-2, swa_epoch_start=1)
+    trainer, model = fit("o2", Normed(), callbacks=[averaging], max_epochs=2)
+    assert trainer.optimizers[0].state[model.net[0].weight]["step"] == 2 * BATCHES
+    assert model.net[-1].num_batches_tracked == BATCHES
+
+
 def test_manual_optimization_is_the_same_training_and_is_refused_with_a_loss_scale():
     assert fit("o2", Manual())[1].losses == by_hand("o2")[1]
     with pytest.raises(RuntimeError, match="a loss scale needs automatic optimization"):
