@@ -19,7 +19,7 @@ from launcher.code import code_store
 from launcher.executors import submission
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.probe import gpu_locks, gpu_probing
+from launcher.probe import gpu_locks, gpu_probing, torch_build
 from launcher.probe.facts import Facts
 from launcher.runs import processes, selection
 from tests.launcher import fake_gpus
@@ -37,6 +37,7 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]
     """Three GPUs, which nobody is on."""
     made = fake_gpus.make(tmp_path / "driver", 3)
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch_build, "read", lambda python: None)  # it would import torch anew for each test
     yield made
     made.close()
 
