@@ -124,13 +124,15 @@ def test_a_search_is_told_of_once_at_its_end(script: Path, root: Path, tmp_path:
     assert "score" not in json.dumps(notices) and '"***"' in json.dumps(notices)
 
 
-def test_a_search_that_was_killed_goes_on_with_no_trial_lost_or_doubled(
+def test_a_search_that_another_process_does_is_refused_and_once_killed_goes_on_with_no_trial_lost_or_doubled(
     script: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = tmp_path / "go"
     more = ["search.trials=6", "search.parallel=2", "search.prune=false"]
     with started(words(root, *more, wait=str(go)), tmp_path / "out") as search:
         until(lambda: selection.sweep_names(str(root)) and [name for _, name in states(root)] == ["running"] * 2)
+        assert main(["resume", sweep_in(root)]) == 2
+        assert "is being searched by another process" in capsys.readouterr().err
         search.send_signal(signal.SIGKILL)
         search.wait()
     before = {run.id: (run.folder / "plan.json").read_text() for run in selection.sweep_runs(str(root), sweep_in(root))}
@@ -186,16 +188,6 @@ def test_ctrl_c_leaves_the_trials_that_run_and_says_how_to_go_on(script: Path, r
     assert "Traceback" not in text and states(root) == [("000", "running")]
     go.touch()
     until(lambda: states(root) == [("000", "done")])
-
-
-def test_a_second_search_of_the_same_folder_is_refused(
-    script: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    go = tmp_path / "go"
-    with started(words(root, "search.trials=2", wait=str(go)), tmp_path / "out"):
-        until(lambda: selection.sweep_names(str(root)) and states(root) == [("000", "running")])
-        assert main(["resume", sweep_in(root)]) == 2
-        assert "is being searched by another process" in capsys.readouterr().err
 
 
 def test_cancelling_what_runs_ends_the_search(script: Path, root: Path, tmp_path: Path) -> None:
