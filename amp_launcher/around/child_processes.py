@@ -17,6 +17,8 @@ class ChildProcesses:
     """Counts the optimizer steps that forked processes take, each of which adds to memory that all of them share."""
 
     def __init__(self) -> None:
+        self.are_observed = False
+        """Whether those that train are ranks that tell what they do."""
         self._process = os.getpid()
         self._shared = mmap.mmap(-1, _NUMBER.size)
         self._before = _seconds_of_ended()
@@ -31,7 +33,7 @@ class ChildProcesses:
         seconds = _seconds_of_ended() - self._before
         if steps := self._steps():
             did = f"processes that the script forked took {steps} optimizer steps"
-        elif seconds >= MATTERS:
+        elif seconds >= MATTERS and not self.are_observed:
             did = f"processes that the script started computed for {seconds:.0f} s"
         else:
             return ""

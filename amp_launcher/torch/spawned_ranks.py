@@ -125,6 +125,7 @@ class SpawnedRanks:
         before = (self._meter.steps or 0) - self._meter.before
         ranks = [Rank() for _ in range(size)]
         self._ranks += ranks
+        self._observer.children.are_observed = True
         threading.Thread(target=self._accept, args=(listener, ranks, before), name="ranks", daemon=True).start()
         in_rank = as_rank(str(listener.address), self._meter.resumed or before > 0)
         start = child_python.after("", util.spawnv_passfds)

@@ -83,7 +83,7 @@ class ScriptObserver:
         self._changed_at = 0
         """The first step that showed a change."""
         self._thread = os.getpid(), threading.get_ident()
-        self._children = ChildProcesses()
+        self.children = ChildProcesses()
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
@@ -195,11 +195,11 @@ class ScriptObserver:
 
     def unseen(self) -> str:
         """Why no step was seen, for the end of a sentence that says so."""
-        return f"; {self._children.told() or NOTHING_STEPPED}"
+        return f"; {self.children.told() or NOTHING_STEPPED}"
 
     def trained_nothing(self) -> bool:
         """Whether nothing can have been trained by torch: no optimizer stepped, and no gradient was computed."""
-        return not (self.steps or self._ran_backward or self.guard.problems or self._children.told())
+        return not (self.steps or self._ran_backward or self.guard.problems or self.children.told())
 
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""
@@ -220,7 +220,7 @@ class ScriptObserver:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
-        self._children.stepped()
+        self.children.stepped()
         self._counts_backwards, self._backwards_to_wait = False, 0
         elsewhere = self._is_elsewhere()
         self._in_threads += elsewhere

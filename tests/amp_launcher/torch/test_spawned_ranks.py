@@ -53,6 +53,13 @@ if __name__ == "__main__":
     mp.spawn(work, (4,), nprocs=1)
     mp.spawn(work, (5,), nprocs=1)
 """
+NOTHING = """
+def work(rank):
+    return torch.ones(rank)
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=1)
+"""
 FORKED = """
 def work(rank):
     train(nn.Linear(8, 1), 2)
@@ -101,3 +108,8 @@ def test_ranks_that_are_forked_are_not_observed_and_the_script_hears_it_while_th
     ended, result, rows = run(FORKED, "require_proof=false")
     assert (ended.returncode, result["observed"]["verdict"], rows) == (0, "unknown", [])
     assert f"starts processes in which nothing is observed; {RANKS}" in ended.stderr
+
+
+def test_where_they_train_nothing_there_is_nothing_to_prove(run):
+    ended, result, _ = run(NOTHING)
+    assert (ended.returncode, result["observed"]["verdict"]) == (0, None), ended
