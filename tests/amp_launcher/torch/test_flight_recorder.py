@@ -11,7 +11,7 @@ import torch
 from amp_launcher.around import wrap
 from amp_launcher.precision.levels import NO_CLAIM, Amp
 from amp_launcher.settings import Settings, Watch
-from amp_launcher.torch import devices, flight_recorder, script
+from amp_launcher.torch import devices, flight_recorder, wrapper
 from amp_launcher.torch.flight_recorder import NEWER
 from amp_launcher.torch.loop import Run
 
@@ -58,8 +58,8 @@ def test_a_script_starts_with_the_variables(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "train.py").write_text("import torch\n")
     with_ranks(monkeypatch)
     gpu = (torch.device("cuda", 1), (9, 0))
-    monkeypatch.setattr(script, "device_and_capability", lambda name, environ: gpu)
-    script.TorchWrapper(wrap.parse([f"script={tmp_path}/train.py", "amp=o0", f"run={tmp_path}"], "torch"))
+    monkeypatch.setattr(wrapper, "device_and_capability", lambda name, environ: gpu)
+    wrapper.TorchWrapper(wrap.parse([f"script={tmp_path}/train.py", "amp=o0", f"run={tmp_path}"], "torch"))
     assert os.environ[FILE] == f"{tmp_path}/attempts/1/nccl-rank"
 
 
