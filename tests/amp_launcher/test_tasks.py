@@ -14,7 +14,7 @@ from amp_launcher.job import tasks
 WAITS = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(7 * int(os.environ["LAUNCHER_TASK"])))
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(600)
 """
 
