@@ -117,9 +117,8 @@ def task_launcher_cfg() -> dict[str, Any]:
 
 
 class TestLauncher(LauncherTestSuite):
-    # The first is test_sweep_1_job word for word; the groups of the others are swept in batches below.
+    # The first is test_sweep_1_job word for word; the groups of the second are swept in batches below.
     test_sweep_1_job_strict = test_sweep_2_optimizers = None  # type: ignore[assignment]
-    test_sweep_over_unspecified_mandatory_default = None  # type: ignore[assignment]
 
     @pytest.fixture
     def overrides(self, runs: Path) -> list[str]:

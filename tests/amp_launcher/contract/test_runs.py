@@ -67,6 +67,7 @@ def train_until(kill_at, *job):
 @pytest.mark.parametrize(
     ("framework", "recipe", "words"),
     [
+        ("tensorflow", "mnist", ("amp=o2",)),
         ("tensorflow", "simplenet", ("amp=o2", *SKIPPING)),
         ("tensorflow", "gan", ("amp=o2", *GROWING)),
         ("paddle", "mnist", ("amp=o0",)),

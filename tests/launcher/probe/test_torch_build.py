@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -33,12 +32,11 @@ def a_python(folder: Path, cuda: str, flags: str) -> str:
     return str(python)
 
 
-def test_the_torch_of_these_tests_tells_its_cuda(capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked in this process, which has imported it; of others answer those below."""
+def test_the_torch_of_these_tests_tells_its_cuda() -> None:
     torch = pytest.importorskip("torch")
-    exec(torch_build._ASK, {})
-    build = torch_build._build(json.loads(capsys.readouterr().out))
-    assert build is not None and build.cuda == (torch.version.cuda or "")
+    build = torch_build.read(sys.executable)
+    assert build is not None
+    assert build.cuda == (torch.version.cuda or "")
 
 
 def test_torch_is_imported_once_for_that_until_another_one_lies_there(tmp_path: Path) -> None:
