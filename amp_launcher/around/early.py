@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from amp_launcher.loop import proof
 from amp_launcher.precision import verdict
 from amp_launcher.precision.findings import CONTRADICTED, EMULATED, PROVED, UNKNOWN, Finding
 from amp_launcher.precision.operators import ignoring
+from amp_launcher.run_folder import RunFolder
 from amp_launcher.settings import Settings
 
 _FAULTS = {
@@ -29,13 +31,13 @@ class NotProved(BaseException):
 class EarlyVerdict:
     """The verdict on one rank of a script while it runs."""
 
-    def __init__(self, settings: Settings, rank: int, *, resumed: bool) -> None:
-        """`resumed` says that an earlier attempt trained already."""
+    def __init__(self, settings: Settings, rank: int, *, resumed: bool, run: Path | None = None) -> None:
+        """`resumed` says that an earlier attempt trained already; `run` is the run folder."""
         self.reason = ""
         """Why the script was ended; empty if it was not."""
         self.observed: dict[str, Any] = {}
         """result.json's "observed" at that moment."""
-        self.ask_to_stop: Callable[[], None] = lambda: None
+        self.ask_to_stop = RunFolder(path=run, attempt=0).ask_to_stop if run else lambda: None
         """Asks all ranks of the run to save and stop."""
         self.advice: Callable[[], str] = lambda: _OWN if self._is_asked_for_float32() else ""
         """What to do about a contradiction, for the end of a sentence; empty where nothing is known."""

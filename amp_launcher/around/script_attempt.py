@@ -24,7 +24,6 @@ from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.job import logged as script_log
 from amp_launcher.leave import FAILED, end_now, flush_files
 from amp_launcher.loop import proof, result_fields
-from amp_launcher.loop.divergence import Detector
 from amp_launcher.precision import verdict
 from amp_launcher.precision.findings import CONTRADICTED, UNKNOWN
 from amp_launcher.precision.listeners import heard_by
@@ -43,7 +42,7 @@ class ScriptAttempt:
 
     def __init__(self, started: Started, wrapper: Wrapper, began: float) -> None:
         """`began` is the process's start on the monotonic clock."""
-        chosen, mode = started.chosen, wrapper.mode
+        chosen = started.chosen
         self._started = started
         self._settings, self._run = chosen.settings, chosen.run
         self._wrapper = wrapper
@@ -55,16 +54,12 @@ class ScriptAttempt:
         self._report = rank_reports.path_of(self._run, self._rank) if self._run and self._rank else None
         if self._report:  # of an earlier start
             self._report.unlink(missing_ok=True)
-        level = chosen.settings.amp.level
-        detector = Detector(level=level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
+        detector = wrapper.detector(chosen.settings.amp.level)
         self._meter = StepMeter(self._folder, world_size=self._size, detector=detector, block=blocks.of(chosen))
         self._meter.memory = wrapper.device.peak_memory
         self._meter.when_over = lambda: blocks.end_within(blocks.GRACE, self._give_up)
         script_log.receiver.receive = self._meter.log if self._rank == 0 else lambda logged: None
-        verdict_so_far = EarlyVerdict(chosen.settings, self._rank, resumed=self._meter.resumed)
-        if self._run:
-            verdict_so_far.ask_to_stop = RunFolder(path=self._run, attempt=0).ask_to_stop
-        wrapper.tell_early(verdict_so_far)
+        wrapper.tell_early(EarlyVerdict(chosen.settings, self._rank, resumed=self._meter.resumed, run=self._run))
         self._request = StopSignal(self._run, chosen.plan, self._rank)
         self._request.conclude = lambda code: self._end(code, stopped=not self._fails_early, killed=True)
         self._once = threading.Lock()

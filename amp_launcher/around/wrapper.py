@@ -16,6 +16,7 @@ from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.script_source import Source
 from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.loop.divergence import Detector
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.world.device import Device
@@ -98,6 +99,11 @@ class Wrapper(ABC):
     def conclude(self) -> None:
         """The script ends its process within a call."""
         self.observer.conclude()
+
+    def detector(self, level: str) -> Detector:
+        """Checks the losses and the loss scale of a script at this level."""
+        mode = self.mode
+        return Detector(level=level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`amp_launcher.precision.observation`) of this rank, once the script has ended."""

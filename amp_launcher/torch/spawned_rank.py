@@ -19,7 +19,6 @@ from amp_launcher.job import logged as script_log
 from amp_launcher.job.logged import Logged
 from amp_launcher.loop.divergence import Detector
 from amp_launcher.precision.listeners import heard_by
-from amp_launcher.run_folder import RunFolder
 from amp_launcher.torch.wrapper import TorchWrapper
 
 
@@ -56,10 +55,9 @@ class SpawnedRank:
         chosen = self.started.chosen
         connection = around.enter_context(Client(self.address, authkey=current_process().authkey))
         wrapper = TorchWrapper(self.started, spawned=rank)
-        telling = Telling(connection, wrapper, EarlyVerdict(chosen.settings, rank, resumed=self.resumed))
-        if chosen.run:
-            telling.early.ask_to_stop = RunFolder(path=chosen.run, attempt=0).ask_to_stop
-        meter = _ToldMeter(telling, rank, _detector(self.started, wrapper), blocks.of(chosen))
+        early = EarlyVerdict(chosen.settings, rank, resumed=self.resumed, run=chosen.run)
+        telling = Telling(connection, wrapper, early)
+        meter = _ToldMeter(telling, rank, wrapper.detector(chosen.settings.amp.level), blocks.of(chosen))
         script_log.receiver.receive = meter.log
         around.callback(telling.end, meter if rank == 0 else None)
         around.enter_context(heard_by(wrapper.notice))
@@ -115,8 +113,3 @@ class _ToldMeter(StepMeter):
         if self._rank == 0:
             self._telling.tell("log", logged)
             super().log(logged)
-
-
-def _detector(started: Started, wrapper: TorchWrapper) -> Detector:
-    level, mode = started.chosen.settings.amp.level, wrapper.mode
-    return Detector(level=level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
