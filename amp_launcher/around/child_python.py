@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-Start = Callable[[Any, Sequence[Any], Sequence[int]], int]
-"""`multiprocessing.util.spawnv_passfds`."""
+
+class Start(Protocol):
+    """`multiprocessing.util.spawnv_passfds`."""
+
+    def __call__(self, path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int: ...
+
+
 _SPAWNED = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
 """How the code begins that multiprocessing starts a Python with, for processes that run code of the script."""
 
@@ -17,8 +22,8 @@ def after(statements: str, start: Start) -> Start:
     code = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     first = f"import sys; sys.path.insert(0, {code!r}); import amp_launcher; del sys.path[0]; {statements}"
 
-    def start_after(path: Any, words: Sequence[Any], passed: Sequence[int]) -> int:
-        words = [first + word if isinstance(word, str) and word.startswith(_SPAWNED) else word for word in words]
-        return start(path, words, passed)
+    def start_after(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        words = [first + word if isinstance(word, str) and word.startswith(_SPAWNED) else word for word in args]
+        return start(path, words, passfds)
 
     return start_after

@@ -117,7 +117,7 @@ class Overlay:
     def _tell_processes(self) -> None:
         """Install the overlay in each Python that multiprocessing starts, before anything of the script."""
         install = f"from amp_launcher.around import overlay; overlay.Overlay({self.root!r}, {self.kept!r}).install(); "
-        setattr(util, "spawnv_passfds", child_python.after(install, util.spawnv_passfds))  # noqa: B010
+        util.spawnv_passfds = child_python.after(install, util.spawnv_passfds)
 
 
 class _Finder(FileFinder):
