@@ -33,6 +33,11 @@ class Reports:
     trained_nothing: bool = True
     """Whether each of them knows that it took no step."""
 
+    @property
+    def world_size(self) -> int:
+        """The most ranks that one of them was among."""
+        return max((report["world_size"] for report in self.of_steps), default=1)
+
 
 def path_of(run: Path, rank: int) -> Path:
     """The file of a rank's report; its name is unique to this start of the job."""

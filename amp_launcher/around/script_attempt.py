@@ -130,8 +130,9 @@ class ScriptAttempt:
             raise
 
     def _conclude(self, code: int, failure: str | None, trace: str, *, stopped: bool, killed: bool) -> int:
-        patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
-        own_ranks = self._wrapper.reports_of_ranks(threading.TIMEOUT_MAX if patience > 1 else rank_reports.HURRY)
+        waits = not killed and (not code or stopped)
+        # Python itself waits for those that the script started, however long they take.
+        own_ranks = self._wrapper.reports_of_ranks(threading.TIMEOUT_MAX if waits else rank_reports.HURRY)
         if killed:
             self._meter.close()
             sys.stdout.flush()
@@ -148,6 +149,7 @@ class ScriptAttempt:
             return code
         others = own_ranks or rank_reports.Reports(trained_nothing=self._size == 1)
         if self._size > 1 and self._run:
+            patience = rank_reports.PATIENCE if waits else rank_reports.HURRY if killed else 0.0
             others = rank_reports.collect(self._run, self._size, patience)
         failed, observed = self._judge(failure, first, stopped, others)
         if not self._settings.amp.claims:
@@ -162,7 +164,8 @@ class ScriptAttempt:
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:
             self._meter.end_block()
-        self._leave_result("failed" if problem else "stopped" if stopped else "done", problem, observed, seconds)
+        status: Status = "failed" if problem else "stopped" if stopped else "done"
+        self._leave_result(status, problem, observed, seconds, max(self._size, others.world_size))
         claims = self._settings.amp.claims
         if not failed:
             self._print_profile()
@@ -212,11 +215,14 @@ class ScriptAttempt:
         proof = self._settings.proof
         seen = (*self._wrapper.reports(), *others.of_steps)
         own = [{**report, "step": report["step"] + self._meter.before} for report in seen]
-        self._size = max([self._size, *(report["world_size"] for report in others.of_steps)])
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
-        if self._size == 1 and observed["verdict"] == UNKNOWN and any(report["world_size"] > 1 for report in own):
+        if (
+            max(self._size, others.world_size) == 1
+            and observed["verdict"] == UNKNOWN
+            and any(report["world_size"] > 1 for report in own)
+        ):
             observed["why"] += f"; {RANKS}"
         fails = observed["verdict"] == CONTRADICTED and not stopped
         if self._folder and not fails and not blocks.of(self._started.chosen):
@@ -251,7 +257,9 @@ class ScriptAttempt:
                 file=sys.stderr,
             )
 
-    def _leave_result(self, status: Status, problem: str | None, observed: dict[str, Any], seconds: float) -> None:
+    def _leave_result(
+        self, status: Status, problem: str | None, observed: dict[str, Any], seconds: float, world_size: int
+    ) -> None:
         if self._folder is None:
             return
         self._folder.check_ours()
@@ -271,7 +279,7 @@ class ScriptAttempt:
             epochs=None,
             **self._meter.result(self._before.counted),
             wall_seconds=seconds,
-            world_size=self._size,
+            world_size=world_size,
             determinism="best_effort",
             resumed_from=None,
             profile=wrapper.profile(),

@@ -38,6 +38,8 @@ _spawning: Any = sys.modules["torch.multiprocessing.spawn"]  # the module's name
 class Rank:
     """What one rank has told."""
 
+    before: int = 0
+    """Steps that were taken before it was started."""
     reports: list[dict[str, Any]] = field(default_factory=list)
     failure: str | None = None
     observed: dict[str, Any] = field(default_factory=dict)
@@ -123,51 +125,49 @@ class SpawnedRanks:
         size = call.arguments["nprocs"]
         listener = Listener(family="AF_UNIX", backlog=size, authkey=current_process().authkey)
         before = (self._meter.steps or 0) - self._meter.before
-        ranks = [Rank() for _ in range(size)]
+        ranks = [Rank(before) for _ in range(size)]
         self._ranks += ranks
         self._observer.children.are_observed = True
-        threading.Thread(target=self._accept, args=(listener, ranks, before), name="ranks", daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener, ranks), name="ranks", daemon=True).start()
         in_rank = as_rank(str(listener.address), self._meter.resumed or before > 0)
         start = child_python.after("", util.spawnv_passfds)
         return ("_wrap", _spawning, in_rank), ("spawnv_passfds", util, start)
 
-    def _accept(self, listener: Listener, ranks: Sequence[Rank], before: int) -> None:
+    def _accept(self, listener: Listener, ranks: Sequence[Rank]) -> None:
         with listener:
             for rank in ranks:
                 connection = listener.accept()
-                threading.Thread(target=self._hear, args=(connection, rank, before), name="rank", daemon=True).start()
+                threading.Thread(target=self._hear, args=(connection, rank), name="rank", daemon=True).start()
 
-    def _hear(self, connection: Connection, rank: Rank, before: int) -> None:
-        """Take what one rank tells. `before` are the steps that were taken here before it was started."""
+    def _hear(self, connection: Connection, rank: Rank) -> None:
+        """Take what one rank tells."""
         try:
             with connection, contextlib.suppress(EOFError, OSError):
                 while True:
                     kind, *values = connection.recv()
-                    getattr(self, f"_take_{kind}")(rank, before, *values)
+                    getattr(self, f"_take_{kind}")(rank, *values)
         except Exception as error:
             self._observer.warn(f"hearing of a rank failed: {type(error).__name__}: {error}")
         finally:
             rank.optimizers.clear()
             rank.ended.set()
 
-    def _take_reports(self, rank: Rank, before: int, reports: list[dict[str, Any]]) -> None:
-        rank.reports = [{**report, "step": report["step"] + before} for report in reports]
+    def _take_reports(self, rank: Rank, reports: list[dict[str, Any]]) -> None:
+        rank.reports = [{**report, "step": report["step"] + rank.before} for report in reports]
 
-    def _take_failure(self, rank: Rank, before: int, failure: str, observed: dict[str, Any]) -> None:
+    def _take_failure(self, rank: Rank, failure: str, observed: dict[str, Any]) -> None:
         rank.failure, rank.observed = failure, observed
 
-    def _take_end(self, rank: Rank, before: int, trained_nothing: bool) -> None:
+    def _take_end(self, rank: Rank, trained_nothing: bool) -> None:
         rank.trained_nothing = trained_nothing
 
-    def _take_first(
-        self, rank: Rank, before: int, memory: int | None, skipped: int, mechanism: str, profile: Any
-    ) -> None:
+    def _take_first(self, rank: Rank, memory: int | None, skipped: int, mechanism: str, profile: Any) -> None:
         """The end of the first rank."""
         self.memory, self.skipped_unseen, self.mechanism = memory, self.skipped_unseen + skipped, mechanism
         self.profile = profile
 
     def _take_step(
-        self, rank: Rank, before: int, key: int, applied: bool, disturbed: bool, uncounted: str, named: dict[str, Any]
+        self, rank: Rank, key: int, applied: bool, disturbed: bool, uncounted: str, named: dict[str, Any]
     ) -> None:
         optimizer = rank.optimizers.setdefault(key, _Optimizer())
         self._meter.uncounted, self._disturbed = uncounted, disturbed
@@ -175,7 +175,7 @@ class SpawnedRanks:
         with contextlib.suppress(BlockOver):  # which the rank raises as well
             self._meter.stepped(optimizer, applied, **named)
 
-    def _take_log(self, rank: Rank, before: int, logged: Logged) -> None:
+    def _take_log(self, rank: Rank, logged: Logged) -> None:
         try:
             self._meter.log(logged)
         except Diverged as error:  # as above
