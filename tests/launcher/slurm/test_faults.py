@@ -85,6 +85,8 @@ def put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoint(
         if number % 2:  # without any warning, as when a node loses its power
             kill([*processes(folder), before])
         assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
+        # Until Slurm is asked again, an answer of between the kill and the requeue says truly that the job failed.
+        until(lambda: state(folder).attempt == 2, LONG)
         trainers.ends_as_if_undisturbed(folder)
         assert state(folder).attempt == 2
         first, second = (row["resumed_from"] for row in rows(folder) if row.get("event") == "start")
