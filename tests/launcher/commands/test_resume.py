@@ -24,7 +24,7 @@ from launcher.executors.plan_changes import as_recorded, changes
 from launcher.executors.resume import LOCK, resume_here
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
-from launcher.runs import run_roots, selection
+from launcher.runs import processes, run_roots, selection
 from launcher.runs.store import Run, plan_path
 from launcher.ui.summary import elapsed
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -346,6 +346,9 @@ def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(
     failed, error, is_submitted, monkeypatch
 ):
     assert main(["resume", failed.name]) == 0
+    own = processes.from_json(record(failed, "status.json")["process"])
+    assert own is not None
+    until(lambda: not processes.is_alive(own))  # it copies its status for later once it has written it
     run = Run(str(failed.parent), failed.name)
 
     def refuse(folders, plans):
