@@ -228,6 +228,14 @@ def test_a_batch_too_large_for_the_gpu_is_noted_with_one_that_fits(
     assert not shared or "batch=512" in words, "each card gets half of the batch"
 
 
+def test_tensorflow_in_bfloat16_on_a_cpu_is_noted_for_its_time() -> None:
+    here = dataclasses.replace(LAPTOP, packages={"torch": "2.13.0", "tensorflow": "2.21.0"})
+    words = ("recipe=mnist", "framework=tensorflow")
+    (note,) = advice(here, *words, "amp=o1")
+    assert "ten times one in float32" in note
+    assert advice(here, *words, "amp=o0") == advice(here, "recipe=mnist", "framework=torch", "amp=o1") == ()
+
+
 def test_an_epsilon_that_float16_loses_is_noted_once_with_a_remedy() -> None:
     for facts in (LAPTOP, ONE_V100):
         for framework in ("torch", "tensorflow"):
