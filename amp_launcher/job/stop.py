@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ class StopRequests:
     poller: StopPoller | None = None
     calls: int = 0
     """Calls since the ranks began to poll together."""
+    tell: Callable[[], object] = lambda: None
+    """Called at the first call, and when the answer is True: to the process that started this rank."""
 
 
 requests = StopRequests()
@@ -51,9 +54,12 @@ def should_stop() -> bool:
 def asked(*, catch_term: bool) -> bool:
     """The answer of `should_stop`, which catches TERM from its first call on."""
     state = requests
+    before = state.called, state.answered_true
     state.called = True
     if not state.answered_true:
         state.answered_true = _poll(state, catch_term)
+    if before != (True, state.answered_true):
+        state.tell()
     return state.answered_true
 
 

@@ -16,6 +16,7 @@ from amp_launcher.around.early import EarlyVerdict, NotProved
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started
 from amp_launcher.job import logged as script_log
+from amp_launcher.job import stop
 from amp_launcher.job.logged import Logged
 from amp_launcher.loop.divergence import Detector
 from amp_launcher.precision.listeners import heard_by
@@ -59,6 +60,7 @@ class SpawnedRank:
         telling = Telling(connection, wrapper, early)
         meter = _ToldMeter(telling, rank, wrapper.detector(chosen.settings.amp.level), blocks.of(chosen))
         script_log.receiver.receive = meter.log
+        stop.requests.tell = lambda: telling.tell("stop", stop.requests.answered_true)
         around.callback(telling.end, meter if rank == 0 else None)
         around.enter_context(heard_by(wrapper.notice))
         around.enter_context(wrapper.around(meter))

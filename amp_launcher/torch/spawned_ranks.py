@@ -26,9 +26,11 @@ from amp_launcher.around.child_processes import RANKS
 from amp_launcher.around.rank_reports import HURRY, Reports
 from amp_launcher.around.replaced import replaced
 from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.job import stop
 from amp_launcher.job.logged import Logged
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.torch.observe.script_observer import ScriptObserver
+from amp_launcher.world import preemption
 
 IN_PROCESSES = f"the script starts processes in which nothing is observed; {RANKS}"
 _spawning: Any = sys.modules["torch.multiprocessing.spawn"]  # the module's name is a function's too
@@ -81,6 +83,8 @@ class SpawnedRanks:
             with contextlib.ExitStack() as stack:
                 for name, owner, value in prepare(original, *given, **named) or ():
                     stack.enter_context(replaced(owner, name, value))
+                if len(self._ranks) > before:
+                    stack.enter_context(preemption.term_left_to_ranks(lambda: stop.requests.called))
                 context = original(*given, **named)
             for rank, process in zip(self._ranks[before:], getattr(context, "processes", ()), strict=False):
                 rank.runs = process.is_alive
@@ -174,6 +178,11 @@ class SpawnedRanks:
         self._meter.disturbed = lambda: self._disturbed
         with contextlib.suppress(BlockOver):  # which the rank raises as well
             self._meter.stepped(optimizer, applied, **named)
+
+    def _take_stop(self, rank: Rank, answered_true: bool) -> None:
+        """It called `should_stop`, so that the script ends by itself where it is asked to stop."""
+        stop.requests.called = True
+        stop.requests.answered_true |= answered_true
 
     def _take_log(self, rank: Rank, logged: Logged) -> None:
         try:

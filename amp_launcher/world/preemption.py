@@ -6,10 +6,12 @@ job at its end.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,9 +30,31 @@ def catch_term() -> None:
         signal.signal(signal.SIGTERM, _receive)
 
 
+@contextlib.contextmanager
+def term_left_to_ranks(stop_themselves: Callable[[], bool]) -> Iterator[None]:
+    """While this process waits in here for ranks that it started, TERM ends it only where they don't stop by
+    themselves: Slurm sends TERM to them too. In the main thread, and where TERM has no handler."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def receive(number: int, frame: Any) -> None:
+        if not stop_themselves():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    _handlers.append(receive)
+    signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _handlers.remove(receive)
+
+
 def catches(number: int) -> bool:
-    """Whether the handler of this signal is the one of `catch_term`."""
-    return signal.getsignal(number) is _receive
+    """Whether the handler of this signal is one of this module's."""
+    return signal.getsignal(number) in _handlers
 
 
 def term_received() -> bool:
@@ -40,6 +64,9 @@ def term_received() -> bool:
 
 def _receive(number: int, frame: Any) -> None:
     _received.set()
+
+
+_handlers: list[Any] = [_receive]
 
 
 class Ranks(Protocol):

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from amp_launcher.around.child_processes import RANKS
-from tests.amp_launcher.forking import Forked, run_as_main
+from amp_launcher.settings import Settings
+from amp_launcher.typed import plain
+from tests.amp_launcher.forking import Forked, environment, run_as_main
 
 PROGRAM = ("-m", "amp_launcher.torch.script")
 HEAD = """
@@ -60,6 +62,27 @@ def work(rank):
 if __name__ == "__main__":
     mp.spawn(work, nprocs=1)
 """
+STOPS = """
+from amp_launcher.job import checkpoint_dir, should_stop
+
+def work(rank):
+    import signal, time
+    should_stop()
+    train(nn.Linear(8, 1), 4)
+    if REQUEST == "STOP":
+        open("run/STOP", "w").close()
+    else:
+        os.kill(os.getppid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    while not should_stop():
+        time.sleep(0.1)
+    time.sleep(2)
+    (checkpoint_dir() / "last").touch()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=1)
+    print("saved")
+"""
 FORKED = """
 def work(rank):
     train(nn.Linear(8, 1), 2)
@@ -71,10 +94,11 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def run(tmp_path):
-    def run(text, *more):
+    def run(text, *more, environ=None):
         (tmp_path / "train.py").write_text(HEAD + text)
-        words = [f"script={tmp_path}/train.py", f"run={tmp_path}/run", "amp=o1", "device=cpu", *more]
-        ended = Forked(run_as_main, (PROGRAM, words), cwd=tmp_path).complete()
+        typed = [] if environ else [f"script={tmp_path}/train.py", "amp=o1", "device=cpu", *more]
+        words = [f"run={tmp_path}/run", *typed]
+        ended = Forked(run_as_main, (PROGRAM, words), environ=environ, cwd=tmp_path).complete()
         result = json.loads((tmp_path / "run/result.json").read_text())
         lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
         return ended, result, [row for row in map(json.loads, lines) if "event" not in row]
@@ -113,3 +137,18 @@ def test_ranks_that_are_forked_are_not_observed_and_the_script_hears_it_while_th
 def test_where_they_train_nothing_there_is_nothing_to_prove(run):
     ended, result, _ = run(NOTHING)
     assert (ended.returncode, result["observed"]["verdict"]) == (0, None), ended
+
+
+@pytest.mark.parametrize("request_to", ["STOP", "TERM"])
+def test_one_that_calls_should_stop_saves_and_ends_by_itself(tmp_path, run, request_to):
+    (tmp_path / "run/attempts/1").mkdir(parents=True)
+    values = plain(Settings(recipe="script", framework="torch", device="cpu", train=None))
+    plan = {"schema": 2, "settings": {**values, "train": {}, "amp": {"level": "o1"}}}
+    file = {"file": f"{tmp_path}/train.py", "in_image": True, "workdir": str(tmp_path), "arguments": []}
+    plan["script"] = {**file, "stop_signal": "TERM"}
+    plan["cluster"] = {"stop_before": 30}
+    (tmp_path / "run/plan.json").write_text(json.dumps(plan))
+    named = {"LAUNCHER_SPEC": f"{tmp_path}/run/plan.json", "LAUNCHER_ATTEMPT": "1"}
+    ended, result, _ = run(f"REQUEST = {request_to!r}\n{STOPS}", environ=environment(**named))
+    assert ended.returncode == 0 and "saved" in ended.stdout, ended
+    assert result["observed"]["verdict"] == "proved" and (tmp_path / "checkpoints/last").exists()
