@@ -16,6 +16,9 @@ HELD_OUT = re.compile(r"(val|valid|validation|eval)[_/]")
 TRAINING_LOSS = re.compile(r"((train|training)[_/])?loss(_step)?")
 _NAMES = {"lr": "lr", "learning_rate": "lr", "grad_norm": "grad_norm"}
 
+spawned_ranks = 0
+"""How many ranks the script spawns itself, each with the launcher in it: while they are spawned, and in them."""
+
 
 def log(step: int, metrics: Mapping[str, Any], loss: Any = None) -> None:
     """Give the launcher what a library logged at this optimizer step, counted from 1; without one, do nothing.

@@ -26,7 +26,7 @@ from amp_launcher.around.child_processes import RANKS
 from amp_launcher.around.rank_reports import HURRY, Reports
 from amp_launcher.around.replaced import replaced
 from amp_launcher.around.step_meter import StepMeter
-from amp_launcher.job import stop
+from amp_launcher.job import library, stop
 from amp_launcher.job.logged import Logged
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.torch.observe.script_observer import ScriptObserver
@@ -135,7 +135,7 @@ class SpawnedRanks:
         threading.Thread(target=self._accept, args=(listener, ranks), name="ranks", daemon=True).start()
         in_rank = as_rank(str(listener.address), self._meter.resumed or before > 0)
         start = child_python.after("", util.spawnv_passfds)
-        return ("_wrap", _spawning, in_rank), ("spawnv_passfds", util, start)
+        return ("_wrap", _spawning, in_rank), ("spawnv_passfds", util, start), ("spawned_ranks", library, size)
 
     def _accept(self, listener: Listener, ranks: Sequence[Rank]) -> None:
         with listener:

@@ -29,8 +29,16 @@ def pytorch_lightning_callbacks() -> list[Any]:
 def _callbacks(package: str) -> list[Any]:
     if logged.receiver.receive is None:
         return []
-    base = sys.modules[package].Callback
-    return [type("JobCallback", (_JobCallback, base), {"base": base})()]
+    return [_of(sys.modules[package].Callback)]
+
+
+def _of(base: type[Any]) -> Any:
+    return type("JobCallback", (_JobCallback, base), {"base": base})()
+
+
+def _in_spawned_rank(base: type[Any], ranks: int) -> Any:
+    library.spawned_ranks = ranks
+    return _of(base)
 
 
 class _JobCallback:
@@ -45,8 +53,10 @@ class _JobCallback:
         self._batches: Any = None
         self._stops = not library.script_handles_stop()
 
-    def __reduce__(self) -> tuple[type[Any], tuple[()]]:
-        return self.base, ()  # in a process that is spawned the launcher isn't there
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        if library.spawned_ranks:
+            return _in_spawned_rank, (self.base, library.spawned_ranks)
+        return self.base, ()  # in another process that is spawned the launcher isn't there
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._global_step = trainer.global_step  # which counts the steps of each optimizer
@@ -93,5 +103,5 @@ class _JobCallback:
 
 
 def _on_all_ranks(trainer: Any) -> bool:
-    """Whether each rank has this callback: those that Lightning starts itself are no processes of the launcher."""
-    return int(trainer.world_size) == _LAUNCHED
+    """Whether each rank has this callback: those that Lightning starts by commands are no processes of the launcher."""
+    return int(trainer.world_size) == (library.spawned_ranks or _LAUNCHED)

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 
+from amp_launcher.job import library
 from amp_launcher.torch.libraries import lightning_callback
 from amp_launcher.torch.libraries.attached import attached
 from tests.amp_launcher.forking import environment
@@ -29,7 +30,7 @@ def test_lightning_finds_the_callback_while_a_script_runs_and_it_is_empty_withou
     assert not [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == "amp_launcher"]
 
 
-def test_a_callback_is_a_plain_one_in_a_process_that_is_spawned(monkeypatch):
+def test_a_callback_is_a_plain_one_in_a_process_that_is_spawned_but_for_a_rank(monkeypatch):
     import pickle
 
     import lightning
@@ -38,6 +39,11 @@ def test_a_callback_is_a_plain_one_in_a_process_that_is_spawned(monkeypatch):
     (made,) = lightning_callback.lightning_callbacks()
     assert type(made).__name__ == "JobCallback"
     assert type(pickle.loads(pickle.dumps(made))) is lightning.pytorch.Callback
+    monkeypatch.setattr(library, "spawned_ranks", 2)
+    pickled = pickle.dumps(made)
+    library.spawned_ranks = 0
+    assert type(pickle.loads(pickled)).__name__ == "JobCallback"
+    assert library.spawned_ranks == 2, "so that ranks agree to stop, and take part in what is logged once in an epoch"
 
 
 def test_a_script_that_imports_the_libraries_itself_has_a_callback_in_each(tmp_path):
