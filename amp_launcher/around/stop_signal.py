@@ -103,7 +103,7 @@ class StopSignal:
                     self._raise(folder)
                 if waited >= end:
                     self._kill(folder, end)
-            self._over.wait(min(SECONDS, max(0.0, end - waited)))
+            self._over.wait(min(SECONDS, end - waited))
 
     def _raise(self, folder: RunFolder) -> None:
         assert self._number is not None
@@ -112,7 +112,7 @@ class StopSignal:
         unhandled = signal.getsignal(self._number) is signal.SIG_DFL or preemption.catches(self._number)
         if self._rank == 0:
             effect = "ends it, as it has no handler" if unhandled else "was raised in it"
-            print(f"script: asked to stop: {self._number.name} {effect}", file=sys.__stderr__, flush=True)
+            print(f"script: asked to stop: {self._number.name} {effect}", file=sys.__stderr__)
         try:
             if unhandled:
                 folder.mark_ended()  # before the signal ends the process

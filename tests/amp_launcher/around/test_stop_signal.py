@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from amp_launcher.around import stop_signal
 from amp_launcher.around.stop_signal import StopSignal
 from amp_launcher.job import stop as script_stop
-from amp_launcher.run_folder import OVERDUE
+from amp_launcher.run_folder import OVERDUE, RunFolder
 
 SCRIPT = """\
 import signal, sys, threading, time
@@ -88,6 +92,38 @@ def test_a_script_has_stopped_if_it_was_asked_and_raised_nothing(
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
     monkeypatch.setattr(script_stop.requests, "answered_true", asked)
     monkeypatch.setattr(signal, "signal", lambda *given: None)
-    assert StopSignal(tmp_path, {}, rank).stopped(code, trace) is stopped
+    with StopSignal(tmp_path, {}, rank) as request:
+        assert "stop-signal" not in [thread.name for thread in threading.enumerate()], "the plan names no signal"
+    assert request.stopped(code, trace) is stopped
     assert (folder / "stopped.json").exists() is (stopped and rank == 0)
     assert not StopSignal(None, {}, rank).stopped(code, trace)
+
+
+@pytest.mark.parametrize(("before", "asked", "killed"), [(3, 1.0, 1.5), (4, 1.0, 2.0), (10, 4.0, 7.0)])
+def test_a_script_that_asks_no_more_gets_the_signal_after_half_of_its_time_and_is_killed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, asked: float, killed: float
+) -> None:
+    now, signals = 5.25, []
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        (tmp_path / "STOP").touch()
+        return False
+
+    def kill(process: int, number: int) -> None:
+        signals.append((number, now - 6.0))  # it is seen at a whole second
+        if number == signal.SIGKILL:
+            raise SystemExit
+
+    (tmp_path / "attempts/1").mkdir(parents=True)
+    monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
+    monkeypatch.setattr(script_stop.requests, "called", True)
+    monkeypatch.setattr(stop_signal, "time", SimpleNamespace(time=lambda: now, monotonic=lambda: now, sleep=time.sleep))
+    monkeypatch.setattr(stop_signal, "os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=kill))
+    monkeypatch.setattr(signal, "getsignal", lambda number: print)
+    request = StopSignal(tmp_path, {"script": {"stop_signal": "TERM"}, "cluster": {"stop_before": before}}, 0)
+    monkeypatch.setattr(request, "_over", SimpleNamespace(wait=wait, is_set=bool))
+    with pytest.raises(SystemExit):
+        request._watch(RunFolder(path=tmp_path, attempt=1))
+    assert signals == [(signal.SIGTERM, asked), (signal.SIGKILL, killed)]
