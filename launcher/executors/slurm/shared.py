@@ -115,19 +115,21 @@ def changed(conf: str | None = None) -> None:
         os.utime(path)
 
 
-def _interval() -> float:
+def _interval(failures: int = 0) -> float:
+    """Seconds between two questions, after so many that had no answer."""
+    interval = INTERVAL
     with contextlib.suppress(ValueError):
-        return float(os.environ.get("LAUNCHER_ASK_EVERY", ""))
-    return INTERVAL
+        interval = float(os.environ.get("LAUNCHER_ASK_EVERY", ""))
+    return min(max(interval, LONGEST), interval * 2.0**failures)
 
 
 def _due(answer: Answer, path: Path, wanted: Collection[str], signalled: float, after: float) -> bool:
-    now, interval = time.time(), _interval()
+    now = time.time()
     if answer.asked > now + 1.0 or answer.asked < after:  # a clock that was set back
         return True
-    if now - answer.asked >= min(max(interval, LONGEST), interval * 2**answer.failures):
+    if now - answer.asked >= _interval(answer.failures):
         return True
-    soon = min(SOON, interval)
+    soon = min(SOON, _interval())
     if answer.asked < _changed(path) + soon:
         return now - answer.asked >= soon
     return not answer.failures and (answer.asked < signalled or not all(map(answer.has, wanted)))
@@ -150,10 +152,9 @@ def _ask_queue(before: Answer, wanted: Collection[str], conf: str | None) -> Ans
 
 def _ended(before: Answer, answer: Answer, wanted: Collection[str], after: float) -> set[str]:
     """The jobs to ask sacct about, by squeue's new answer; none so soon after a failure of sacct."""
-    if before.accounts_failures and after <= before.accounts_asked:
-        interval = _interval()
-        if answer.asked - before.accounts_asked < min(max(interval, LONGEST), interval * 2**before.accounts_failures):
-            return set()
+    wait = _interval(before.accounts_failures) if before.accounts_failures else 0.0
+    if after <= before.accounts_asked and answer.asked - before.accounts_asked < wait:
+        return set()
     return {job for job in (*wanted, *answer.unanswered) if job not in answer.held or not answer.held[job].lives}
 
 

@@ -318,3 +318,49 @@ def test_what_was_kept_of_an_id_before_a_crashed_controller_gave_it_again_counts
     programs.says(job.row("PENDING", "Priority") + other.row("RUNNING"))
     age(shared.SOON)
     assert job.look().reason == "waiting: others go first"
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed", "more", "due"),
+    [
+        (1001.0, 0.0, {}, False),
+        (1001.5, 0.0, {}, True),
+        (990.0, 0.0, {"after": 990.0}, False),
+        (990.0, 0.0, {"after": 991.0}, True),
+        (990.0, 0.0, {"signalled": 990.0}, False),
+        (990.0, 0.0, {"signalled": 991.0}, True),
+        (998.0, 996.0, {}, False),
+        (998.0, 997.0, {}, True),
+        (999.0, 998.0, {}, False),
+        (970.0, 0.0, {}, True),
+    ],
+)
+def test_a_question_is_due_by_the_times_of_the_answer_and_of_what_happened_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: float, changed: float, more: dict[str, float], due: bool
+) -> None:
+    answer = tmp_path / "answer.json"
+    monkeypatch.delenv("LAUNCHER_ASK_EVERY")
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    monkeypatch.setitem(shared._noted, answer.with_suffix(".changed"), changed)
+    assert shared._due(shared.Answer(asked), answer, (), **{"signalled": 0.0, "after": 0.0, **more}) is due
+
+
+@pytest.mark.parametrize(
+    ("failures", "asked", "after", "ended"),
+    [(0, 901.0, 0.0, {"7"}), (1, 959.0, 900.0, set()), (1, 960.0, 900.0, {"7"}), (1, 901.0, 900.5, {"7"})],
+)
+def test_sacct_is_asked_at_once_or_twice_the_interval_after_it_failed_unless_a_command_needs_it(
+    monkeypatch: pytest.MonkeyPatch, failures: int, asked: float, after: float, ended: set[str]
+) -> None:
+    monkeypatch.delenv("LAUNCHER_ASK_EVERY")
+    before = shared.Answer(accounts_failures=failures, accounts_asked=900.0)
+    assert shared._ended(before, shared.Answer(asked), {"7"}, after) == ended
+
+
+def test_what_sacct_said_is_kept_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    monkeypatch.setattr(jobs, "listed", lambda conf: {})
+    row = jobs.Row("COMPLETED", "None")
+    kept = shared.Answer(accounted={"7": (10_000.0 - shared.KEPT, row), "8": (10_001.0 - shared.KEPT, row)})
+    answer = shared._ask_queue(kept, (), None)
+    assert (list(answer.accounted), answer.unanswered) == (["8"], frozenset())
