@@ -219,6 +219,13 @@ class StepMeter:
         return self.total if self.uncounted else self._rows.summary.steps
 
     @property
+    def taken(self) -> int:
+        """Steps of this attempt, of which some may not be written yet."""
+        with self._lock:
+            self._add_ended()
+            return self._count
+
+    @property
     def only_skipped(self) -> int:
         """The number of steps of the script's only optimizer if all of them were skipped; otherwise 0."""
         updates = self.result()["updates"]

@@ -62,14 +62,13 @@ class SpawnedRanks:
         self._meter = meter
         self._observer = observer
         self._ranks: list[Rank] = []
-        self._disturbed = False
         self.memory: int | None = None
         """The peak memory of a first rank, in bytes."""
         self.skipped_unseen = 0
         self.mechanism = ""
         """Of the precision that the first rank made itself."""
         self.profile: tuple[dict[str, Any], str] = {}, ""
-        """What its profiler left: a record, and a note."""
+        """What the profiler of a first rank left: a record, and a note."""
 
     @contextlib.contextmanager
     def watched(self, as_rank: Callable[..., Any]) -> Iterator[None]:
@@ -126,9 +125,12 @@ class SpawnedRanks:
         if call.arguments["start_method"] != "spawn":
             self._observer.warn(IN_PROCESSES)
             return ()
+        for rank in self._ranks:
+            if not rank.runs():
+                rank.ended.wait(HURRY)  # for the rest of what it told
+        before = self._meter.taken
         size = call.arguments["nprocs"]
         listener = Listener(family="AF_UNIX", backlog=size, authkey=current_process().authkey)
-        before = (self._meter.steps or 0) - self._meter.before
         ranks = [Rank(before) for _ in range(size)]
         self._ranks += ranks
         self._observer.children.are_observed = True
@@ -165,17 +167,20 @@ class SpawnedRanks:
     def _take_end(self, rank: Rank, trained_nothing: bool) -> None:
         rank.trained_nothing = trained_nothing
 
-    def _take_first(self, rank: Rank, memory: int | None, skipped: int, mechanism: str, profile: Any) -> None:
+    def _take_first(
+        self, rank: Rank, memory: int | None, skipped: int, mechanism: str, profile: tuple[dict[str, Any], str]
+    ) -> None:
         """The end of the first rank."""
         self.memory, self.skipped_unseen, self.mechanism = memory, self.skipped_unseen + skipped, mechanism
-        self.profile = profile
+        if profile[0]:  # where several record, the trace is the last one's
+            self.profile = profile
 
     def _take_step(
         self, rank: Rank, key: int, applied: bool, disturbed: bool, uncounted: str, named: dict[str, Any]
     ) -> None:
         optimizer = rank.optimizers.setdefault(key, _Optimizer())
-        self._meter.uncounted, self._disturbed = uncounted, disturbed
-        self._meter.disturbed = lambda: self._disturbed
+        self._meter.uncounted = uncounted
+        self._meter.disturbed = lambda: disturbed
         with contextlib.suppress(BlockOver):  # which the rank raises as well
             self._meter.stepped(optimizer, applied, **named)
 

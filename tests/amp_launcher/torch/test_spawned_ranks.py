@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from amp_launcher.around.child_processes import RANKS
+from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.settings import Settings
 from amp_launcher.typed import plain
 from tests.amp_launcher.forking import Forked, environment, run_as_main
@@ -37,7 +39,11 @@ if __name__ == "__main__":
     with __import__("socket").socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, (2, port), nprocs=2)
+    try:
+        mp.spawn(lambda rank: None)
+    except Exception as error:
+        print("not started:", error)
+    mp.spawn(work, (2, port), nprocs=2, join=False)
 """
 OFF = """
 def work(rank):
@@ -48,12 +54,15 @@ if __name__ == "__main__":
 """
 TWICE = """
 def work(rank, steps):
-    train(nn.Linear(8, 1), steps)
-    sys.exit(steps - 4)
+    train(nn.Linear(8, 1), steps, enabled=steps < 13)
+    sys.exit(steps - 12)
 
 if __name__ == "__main__":
-    mp.spawn(work, (4,), nprocs=1)
-    mp.spawn(work, (5,), nprocs=1)
+    mp.spawn(work, (12,), nprocs=1)
+    try:
+        mp.spawn(work, (13,), nprocs=1)
+    except mp.ProcessExitedException as error:
+        print(error)
 """
 NOTHING = """
 def work(rank):
@@ -113,19 +122,34 @@ def test_the_mode_is_applied_in_all_of_them_and_proved_and_the_first_ones_steps_
     assert (result["observed"]["dtype"], result["observed"]["reduce_dtype"]) == ("bfloat16", "float32")
     assert (result["world_size"], result["steps"], result["throughput"]["counted"]) == (2, 30, "SGD")
     assert [row["step"] for row in rows] == [*range(1, 31)] and all(row["loss"] for row in rows)
+    assert "not started" in ended.stdout
 
 
 def test_a_rank_that_is_contradicted_ends_the_script_which_says_why(run):
     ended, result, _ = run(OFF)
     assert (ended.returncode, result["observed"]["verdict"], result["steps"]) == (1, "contradicted", 2), ended
+    assert (result["throughput"]["counted"], result["loss"]["first"] is None) == ("SGD", False)
     assert result["reason"].startswith("what ran was not amp=o1: step 1:"), result["reason"]
     assert "an autocast of its own that is off" in result["reason"]
 
 
-def test_steps_of_one_call_after_the_other_are_added_and_a_failure_is_the_scripts(run):
-    ended, result, rows = run(TWICE)
-    assert [row["step"] for row in rows][-1] == 9
-    assert "ProcessExitedException: process 0 terminated with exit code 1" in result["reason"], ended
+def test_steps_of_calls_are_added_only_the_first_calls_end_the_script_and_a_failure_is_the_scripts(run):
+    ended, result, rows = run(TWICE, "profile=framework", "profile.start=9", "profile.steps=2")
+    assert [row["step"] for row in rows] == [*range(1, 26)] and all(row["loss"] for row in rows)
+    assert "process 0 terminated with exit code 1" in ended.stdout and result["profile"]["steps"] == [9, 10], ended
+    assert result["reason"].startswith("what ran was not amp=o1: step 13: 0.0% of forward"), result["reason"]
+
+
+def test_ranks_that_run_are_awaited_for_as_long_as_is_said_and_of_one_that_told_nothing_nothing_is_known(monkeypatch):
+    from amp_launcher.torch import spawned_ranks
+
+    monkeypatch.setattr(spawned_ranks, "HURRY", 0.01)
+    for patience, runs, left in ((3600.0, [True, True, False], []), (0.0, [True, True], [True])):
+        looks = iter(runs)
+        ranks = spawned_ranks.SpawnedRanks(StepMeter(None), SimpleNamespace())
+        ranks._ranks.append(spawned_ranks.Rank(runs=lambda looks=looks: next(looks)))
+        assert not ranks.reports(patience).trained_nothing
+        assert [*looks] == left
 
 
 def test_ranks_that_are_forked_are_not_observed_and_the_script_hears_it_while_they_run(run):
