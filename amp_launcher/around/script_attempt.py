@@ -49,8 +49,9 @@ class ScriptAttempt:
         self._began = began
         self._rank, self._size = rank_and_size(chosen.settings.framework)
         self._folder = self._make_folder() if self._rank == 0 else None
-        continued = self._folder is not None and not blocks.of(chosen)  # each block of a comparison begins afresh
-        self._before = earlier_attempts.read(self._folder) if continued and self._folder else Earlier()
+        self._before = Earlier()
+        if self._folder and not blocks.of(chosen):  # each block of a comparison begins afresh
+            self._before = earlier_attempts.read(self._folder)
         self._report = rank_reports.path_of(self._run, self._rank) if self._run and self._rank else None
         if self._report:  # of an earlier start
             self._report.unlink(missing_ok=True)
@@ -147,8 +148,8 @@ class ScriptAttempt:
         if self._rank:
             self._leave_report(failure)
             return code
-        others = own_ranks or rank_reports.Reports(trained_nothing=self._size == 1)
-        if self._size > 1 and self._run:
+        others = own_ranks or rank_reports.Reports(trained_nothing=not several)
+        if several and self._run:
             patience = rank_reports.PATIENCE if waits else rank_reports.HURRY if killed else 0.0
             others = rank_reports.collect(self._run, self._size, patience)
         failed, observed = self._judge(failure, first, stopped, others)
@@ -166,14 +167,14 @@ class ScriptAttempt:
             self._meter.end_block()
         status: Status = "failed" if problem else "stopped" if stopped else "done"
         self._leave_result(status, problem, observed, seconds, max(self._size, others.world_size))
-        claims = self._settings.amp.claims
         if not failed:
             self._print_profile()
             if observed.get("verdict") or self._meter.counted:
-                print(self._meter.sentence(), flush=True)
-        if claims:
+                print(self._meter.sentence())
+        if self._settings.amp.claims:
             said = observed["verdict"] or "nothing to prove"
-            print(f"amp={self._settings.amp.level} {said}: {observed['why']}", flush=True)
+            print(f"amp={self._settings.amp.level} {said}: {observed['why']}")
+        sys.stdout.flush()
         if problem and (problem != failure or self._wrapper.early.reason):
             reason = f": {observed['why']}"  # printed already
             print(f"script: {problem.replace(reason, '')}", file=sys.stderr)
@@ -249,7 +250,7 @@ class ScriptAttempt:
         """Report on a requested profile: the number of the script's steps was not known beforehand."""
         profiling, requested = self._wrapper.profiling, self._settings.profile
         if profiling and profiling.record and profiling.note:
-            print(profiling.note, flush=True)
+            print(profiling.note)
         if profiling and requested.tool == "framework" and not profiling.record:
             print(
                 f"script: profile=framework recorded nothing: {self._meter.steps or 'no'} optimizer steps were seen, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amp_launcher.around.child_processes import RANKS
 from tests.amp_launcher.torch.scripts import HEAD, PLAIN, in_process
 from tests.amp_launcher.wrapped_scripts import run_script
 
@@ -52,6 +53,7 @@ def test_training_in_a_thread_after_a_forward_of_the_main_one_is_unknown_and_war
     ended = run(text, "amp=o1")
     assert (ended.code, ended.verdict) == (0, "unknown")
     assert ended.err.count("took a step; it continues, and ends without a proof") == 1
+    assert RANKS not in ended.result["observed"]["why"], "it is one of no ranks"
 
 
 def test_a_script_whose_own_autocast_is_off_is_told_how_to_switch_it_on(run):
@@ -199,6 +201,7 @@ def test_a_contradiction_of_a_stopped_attempt_is_kept_by_the_next_and_ends_none(
         record.write_text(record.read_text().replace('"status": "failed"', '"status": "stopped"'))
     ended = run(LATE.replace("step == 3", "step == 0"), "amp=o1", environ={"LAUNCHER_ATTEMPT": "4"})
     assert (ended.verdict, ended.out.count("did step")) == ("contradicted", 40)
+    assert ended.result["observed"]["why"].startswith("step 101: "), "after 100 of earlier attempts"
 
 
 def test_an_attempt_that_has_nothing_left_to_do_keeps_what_was_measured_and_proved(run):

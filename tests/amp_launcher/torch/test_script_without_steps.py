@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -38,6 +40,7 @@ def run(run_script, tmp_path):
 def test_there_is_nothing_to_prove_of_a_script_that_trains_nothing(run, text, level, required):
     ended = run(HEAD + text, f"amp={level}", required)
     assert (ended.code, ended.result["status"]) == (0, "done"), ended.err
+    assert ended.result["wall_seconds"] < time.monotonic(), "since this process started, not since the machine's start"
     observed = ended.result["observed"]
     assert (observed["verdict"], observed["why"]) == (None, "it took no optimizer step")
     assert f"amp={level} nothing to prove: it took no optimizer step" in ended.out
