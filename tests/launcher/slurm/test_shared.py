@@ -364,3 +364,10 @@ def test_what_sacct_said_is_kept_for_an_hour(monkeypatch: pytest.MonkeyPatch) ->
     kept = shared.Answer(accounted={"7": (10_000.0 - shared.KEPT, row), "8": (10_001.0 - shared.KEPT, row)})
     answer = shared._ask_queue(kept, (), None)
     assert (list(answer.accounted), answer.unanswered) == (["8"], frozenset())
+
+
+def test_each_cluster_has_an_answer_of_its_own_and_the_one_of_the_environment_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/etc/one/slurm.conf")
+    assert shared._path(None) == shared._path("/etc/one/slurm.conf") != shared._path("/etc/two/slurm.conf")
