@@ -59,7 +59,10 @@ def to_dtype(model: nn.Module, dtype: torch.dtype, keep: Iterable[nn.Module], *,
                 parameter.data = parameter.data.to(dtype)
         for name, buffer in list(module.named_buffers(recurse=False)):
             if buffers and buffer.dtype in CAST and id(buffer) not in kept:
-                setattr(module, name, buffer.to(dtype))
+                if "." in name:  # of a container that keeps them itself, as tensordict's
+                    buffer.data = buffer.data.to(dtype)
+                else:
+                    setattr(module, name, buffer.to(dtype))
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # cuDNN wants an RNN's weights in one piece of memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -48,4 +49,9 @@ def _cast_inputs(
 
 @functools.partial(passed_over, inside=True)
 def _cast_outputs(module: nn.Module, inputs: tuple[Any, ...], outputs: Any) -> Any:
-    return floats_to(outputs, torch.float32)
+    result = floats_to(outputs, torch.float32)
+    if result is outputs or not isinstance(outputs, MutableMapping) or not any(outputs is given for given in inputs):
+        return result
+    for name, value in result.items():  # the module wrote into what it was given, so the caller reads it there
+        outputs[name] = value
+    return outputs

@@ -38,8 +38,8 @@ class Echo(nn.Module):
         self.layer = nn.Linear(2, 2)
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        self.taken = (*given, *named.values())
-        return self.taken[0]
+        self.taken = tuple(map(copy.copy, (*given, *named.values())))
+        return next(iter((*given, *named.values())))
 
 
 HALF, FULL = torch.bfloat16, torch.float32
@@ -97,6 +97,38 @@ def test_inputs_are_left_to_autocast_and_other_dtypes_alone(mode: str) -> None:
     with precision:
         assert [tensor.dtype for tensor in model(given)] == [tensor.dtype for tensor in given]
     assert all(taken is tensor for taken, tensor in zip(model.taken[0], given, strict=True))
+
+
+class Writing(Echo):
+    """Writes its result into the mapping that it takes, as the modules of tensordict do."""
+
+    def forward(self, given: Any) -> Any:
+        given["y"] = self.layer(given["x"])
+        return given
+
+
+@pytest.mark.parametrize("mode", ["o1", "o2"])
+@pytest.mark.parametrize("kind", [dict, collections.UserDict])
+def test_a_mapping_that_the_model_writes_into_and_returns_is_the_callers_own(kind: Any, mode: str) -> None:
+    precision = Precision(mode, device="cpu")
+    model, given = precision.prepare(Writing()), kind(x=torch.ones(2, 2))
+    with precision:
+        assert model(given) is given
+    assert {name: tensor.dtype for name, tensor in given.items()} == {"x": FULL, "y": FULL}
+
+
+class Naming(Echo):
+    """Names its buffers by paths, as tensordict's TensorDictParams does."""
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Any:
+        return ((f"nested.{name}", buffer) for name, buffer in super().named_buffers(*args, **kwargs))
+
+
+@pytest.mark.parametrize("kind", [Echo, Naming])
+def test_buffers_are_cast_at_o3_whatever_their_names(kind: type[Echo]) -> None:
+    model = kind()
+    model.register_buffer("mean", torch.ones(2))
+    assert Precision("o3", device="cpu").prepare(model).mean.dtype == HALF
 
 
 @pytest.mark.parametrize("mode", ["o0", "o1", "o2", "o3"])
