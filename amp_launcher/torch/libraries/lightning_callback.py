@@ -51,6 +51,8 @@ class _JobCallback:
         self._seen: dict[str, Any] = {}
         """The values logged before: Lightning shows them again until there are newer ones."""
         self._batches: Any = None
+        self._callbacks: list[Any] = []
+        """The trainer's, while those that save are left out."""
         self._stops = not library.script_handles_stop()
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -81,7 +83,7 @@ class _JobCallback:
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         if self._batches is not None:
-            trainer.limit_val_batches = self._batches
+            trainer.limit_val_batches, trainer.callbacks = self._batches, self._callbacks
 
     def _log(self, trainer: Any, loss: Any = None) -> None:
         metrics = dict(trainer.callback_metrics)
@@ -95,8 +97,11 @@ class _JobCallback:
         time for otherwise. Callbacks that save on an exception, as at SIGTERM, save."""
         for callback in trainer.checkpoint_callbacks:
             callback.on_exception(trainer, module, InterruptedError("the job was asked to stop"))
-        # OnExceptionCheckpoint would delete what it saved when `fit` ends without an exception.
-        trainer.callbacks = [one for one in trainer.callbacks if type(one).__name__ != "OnExceptionCheckpoint"]
+        # OnExceptionCheckpoint would delete what it saved when `fit` ends without an exception. What is saved at the
+        # epoch's end would have it as a whole one: resumed from that, the rest of the epoch would not be trained.
+        self._callbacks = [one for one in trainer.callbacks if type(one).__name__ != "OnExceptionCheckpoint"]
+        saving = trainer.checkpoint_callbacks
+        trainer.callbacks = [one for one in self._callbacks if one not in saving]
         self._batches, trainer.limit_val_batches = trainer.limit_val_batches, 0
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True

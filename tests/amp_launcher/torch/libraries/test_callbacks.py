@@ -35,7 +35,7 @@ saves = SAVES
     + LIGHTNING.replace("        return loss", "        ask(self.global_step)\n        return loss").replace(
         "logger=CSVLogger", "min_epochs=9, callbacks=[saves], logger=CSVLogger"
     )
-    + "\nprint('fitted', trainer.global_step, trainer.limit_val_batches, flush=True)\n"
+    + "\nprint('fitted', trainer.global_step, trainer.limit_val_batches, saves in trainer.callbacks, flush=True)\n"
 )
 TRAINER_STOPS = (
     STOPS
@@ -65,12 +65,16 @@ def run(tmp_path):
     return start
 
 
-@pytest.mark.parametrize("saves", SAVES)
+WHOLE_EPOCHS = 'ModelCheckpoint(dirpath="saved", save_on_train_epoch_end=True, save_last=True)'
+
+
+@pytest.mark.parametrize("saves", [*SAVES, WHOLE_EPOCHS])
 def test_a_lightning_training_that_is_asked_to_stop_saves_and_ends_at_that_batch(run, tmp_path, saves):
     ended = run(LIGHTNING_STOPS.replace(SAVES[0], saves), "12", STOP_AT="3")
-    assert "fitted 4 1.0" in ended.out
+    assert f"fitted 4 1.0 {'OnException' not in saves}" in ended.out
     assert (ended.result["status"], len(ended.steps)) == ("stopped", 4)
-    assert (tmp_path / "saved" / "epoch=0-step=4.ckpt").exists()
+    saved = sorted(file.name for file in tmp_path.glob("saved/*"))
+    assert saved[:1] == ([] if saves == WHOLE_EPOCHS else ["epoch=0-step=4.ckpt"])  # no epoch that was cut short
     assert [row for row in ended.rows if row.get("event") == "eval"] == []
 
 
