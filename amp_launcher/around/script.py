@@ -42,7 +42,7 @@ LINES = {
     with precision:                                      # in evaluation too
         loss = ...                                       # of model(...), which is float32
     precision.backward(loss)                             # for loss.backward()
-    precision.step(optimizer)                            # for optimizer.step()""",
+    precision.step(optimizer)                            # for optimizer.step(); clip=1.0 for clip_grad_norm_""",
     "tensorflow": """\
     from amp_launcher.tensorflow import Precision
     precision = Precision()                              # the mode that the launcher was asked for
