@@ -143,8 +143,8 @@ class ScriptObserver:
     def _stop(self) -> None:
         """Leave nothing in torch."""
         with contextlib.ExitStack() as stack:  # each, even if another fails
-            stack.callback(self._stop_recording)
             stack.callback(self._hooks.close)
+            stack.callback(self._stop_recording)  # first, so that the profiler's end is noted
 
     def _stop_recording(self) -> None:
         """End the span and the profiler: a process that exits while torch records it crashes."""

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from amp_launcher.torch.observe.recording import Recording
 from tests.amp_launcher.torch.scripts import HEAD, fork, in_process
 from tests.amp_launcher.wrapped_scripts import run_script
 
@@ -78,6 +79,8 @@ def test_torch_computes_gradients_afterwards_as_before(run, text):
     own = torch.autograd.graph._engine_run_backward
     assert run(HEAD + text, "amp=o1", "require_proof=false").code == 0
     assert torch.autograd.graph._engine_run_backward is own is torch.autograd._engine_run_backward
+    with Recording() as recording:
+        assert not recording.missing, "no profiler is left at work"
 
 
 @pytest.mark.parametrize(("text", "verdict"), [(EVALUATION, None), ("if RANK:\n    gradients()\n", "unknown")])
