@@ -88,8 +88,9 @@ class Autocast(Mechanism):
         if self._stepping:
             return
         if not moves_nothing(optimizer):
+            closure = "closure() and then " if len(args) > 1 or kwargs else ""
             raise RuntimeError(
-                "optimizer.step() would skip unscaling and the master weights; call precision.step(optimizer)"
+                f"optimizer.step() would skip unscaling and the master weights; call {closure}precision.step(optimizer)"
             )
         self._stepping = True
         try:

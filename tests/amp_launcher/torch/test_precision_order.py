@@ -24,6 +24,10 @@ def step_by_itself(training):
     training.optimizer.step()
 
 
+def step_with_a_closure(training):
+    training.optimizer.step(training.backward)
+
+
 def step_of_zeros_by_itself(training):
     training.backward()
     training.optimizer.zero_grad(set_to_none=False)
@@ -224,6 +228,11 @@ USES = {
 }
 NOT_AT_EVERY_LEVEL = {
     "a step past the precision": (EVERY[1:], step_by_itself, r"call precision\.step\(optimizer\)"),
+    "a step with a closure": (
+        EVERY[1:],
+        step_with_a_closure,
+        r"call closure\(\) and then precision\.step\(optimizer\)",
+    ),
     "a step of zeros past it": (EVERY[1:], step_of_zeros_by_itself, r"call precision\.step\(optimizer\)"),
     "a forward without the block": (
         EVERY[2:3],
