@@ -68,8 +68,9 @@ def refuse_unknown_key(composer: Composer, override: Override, *, script: bool) 
             raise UsageError(f"{override.key} is not a key; say {_KEY_OF[override.key]} ({override.source})")
         if script and "." not in override.key:
             argument = f"--{override.key} {' '.join(show(value) for value in override.values)}"
-            hint = f"arguments of the script go after --: -- {argument}"
-            raise UsageError(f"{override.key} is not a key of the launcher; {hint} ({override.source})")
+            near = meant_key(override.key, sorted(known_keys()), ())  # what is merely close is the script's own
+            hint = f"{near or ';'} arguments of the script go after --: -- {argument}"
+            raise UsageError(f"{override.key} is not a key of the launcher{hint} ({override.source})")
         train = {key for name in composer.choices("recipe") for key in _train_keys(name)}
         near = meant_key(override.key, sorted({*known_keys(), *train}), [*known_keys(), *composer.groups()])
         raise UsageError(

@@ -194,6 +194,7 @@ SCRIPTS = {
     f"{SCRIPT} framework=paddle train.processes=2": "torchrun starts scripts in torch, and this one is in paddle",
     f"{BARE} framework=tensorflow nodes=2 cluster=slurm": "nodes=2: with train.bare=true nothing tells TensorFlow's",
     f"{SCRIPT} lr=0.1": "arguments of the script go after --: -- --lr 0.1",
+    f"{SCRIPT} time=2:00": "did you mean cluster.time? arguments of the script go after --: -- --time 2:00",
     f"{SCRIPT} --lr 3": "arguments of the script go after --",
     f"{SCRIPT} -- 'a\nb'": "an argument after --",
     f"{SCRIPT} -- \udcff": "an argument after --",
