@@ -20,6 +20,10 @@ _FAULTS = {
     UNKNOWN: "can't be proved",
 }
 _OWN = " (a mode that the script applies itself is amp=MODE train.precision=script)"
+_NOT_ON = (
+    " (with train.precision=script the script applies the mode, and it applied none: switch it on by the script's own "
+    "argument; where that has no effect on this device, as in libraries that know GPUs alone, only amp=o0 is left)"
+)
 MOST_WARNINGS = 5
 """The most reasons that are printed while a script runs; the result has the others."""
 
@@ -60,7 +64,7 @@ class EarlyVerdict:
         if kind == PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            advice = self._other_half(reports) or self.advice()
+            advice = self._advice_by_dtypes(reports) or self.advice()
             self.reason = f"{proof.problem(level, True, kind, why)}{advice}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
@@ -73,10 +77,14 @@ class EarlyVerdict:
         """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
         self._warn(UNKNOWN, why)
 
-    def _other_half(self, reports: Sequence[dict[str, Any]]) -> str:
-        """What to do where the script's products are in the other half-precision dtype than the one asked for."""
+    def _advice_by_dtypes(self, reports: Sequence[dict[str, Any]]) -> str:
+        """What to do where the script's products are in the other half-precision dtype than the one asked for, or where
+        it was to apply one and applied none."""
         halves = {"float16", "bfloat16"}
-        ran = halves.intersection(call["dtype"] for report in reports for call in report.get("calls", ()))
+        dtypes = {call["dtype"] for report in reports for call in report.get("calls", ())}
+        ran = halves & dtypes
+        if dtypes and not ran and self._settings.amp.level != "o0" and self._settings.train.precision == "script":
+            return _NOT_ON
         if not ran or halves - ran != {reports[0]["rule"]["dtype"]}:
             return ""
         by_script = "" if self._settings.train.precision == "script" else " train.precision=script"

@@ -34,7 +34,8 @@ from amp_launcher.world.world import rank_and_size
 
 SWITCHED_OFF = (
     " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
-    "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
+    "over the launcher's: switch it on by the script's own argument, and say train.precision=script; where that has no "
+    "effect on this device, only amp=o0 is left)"
 )
 CALLS_IN_BACKWARD = (
     " (the script calls its model in backward, where the launcher's autocast around the forward does not hold: switch "

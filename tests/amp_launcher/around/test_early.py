@@ -124,14 +124,15 @@ def test_a_script_asked_for_float32_that_applies_a_mode_itself_is_told_how_to_sa
     [
         ("auto", "float16", "say amp.dtype=float16 train.precision=script, "),
         ("script", "float16", "say amp.dtype=float16, "),
-        ("script", "float32", ""),
+        ("script", "float32", "it applied none: switch it on by the script's own argument"),
+        ("auto", "float32", ""),
     ],
 )
-def test_a_script_in_the_other_half_precision_is_told_how_to_ask_for_it(precision, dtype, words):
+def test_a_script_in_another_dtype_is_told_how_to_ask_for_it_or_to_switch_it_on(precision, dtype, words):
     verdict = early("o1", precision=precision)
     with pytest.raises(NotProved):
         verdict.judge([report("o1", calls=both(dtype))])
-    assert words in verdict.reason and ("amp.dtype=" in verdict.reason) is bool(words)
+    assert words in verdict.reason and ("amp.dtype=" in verdict.reason) is ("amp.dtype=" in words)
 
 
 def test_an_ignored_operator_is_no_reason():
