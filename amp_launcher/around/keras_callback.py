@@ -7,8 +7,9 @@ only.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +36,8 @@ def attached(processes: int, *, each_batch: bool = True) -> Iterator[None]:
 
             def make(given: list[Any]) -> Any:
                 # A backup is deleted when `fit` ends by itself, and says that its last epoch was a whole one.
-                return kind(each_batch, processes == 1 and not any(isinstance(other, restores) for other in given))
+                stops = processes == 1 and not any(isinstance(other, restores) for other in given)
+                return kind(each_batch, stops, [one for one in given if isinstance(one, callbacks.ModelCheckpoint)])
 
             stack.enter_context(_added(callbacks.CallbackList, make))
 
@@ -58,9 +60,11 @@ class _JobCallback:
     model: Any
     ops: Any
 
-    def __init__(self, each_batch: bool, stops: bool) -> None:
+    def __init__(self, each_batch: bool, stops: bool, saving: Sequence[Any]) -> None:
+        """`saving` are those of the same `fit` that save the model."""
         super().__init__()
         self._each_batch, self._stops = each_batch, stops
+        self._named_by_epoch = [one for one in saving if one.save_freq == "epoch" and "{epoch" in str(one.filepath)]
         self._first = self._step = self._before = self._batches = 0
         """The step at which `fit` began, and that it has come to; the batches of earlier epochs, and of this one."""
 
@@ -80,6 +84,8 @@ class _JobCallback:
                 library.log(step, logs or {})
         if self._stops and self.model is not None and library.should_stop():
             self.model.stop_training = True
+            for saving in self._named_by_epoch:  # one that begins again after that epoch would not train the rest of it
+                saving.save_freq = math.inf
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._before, self._batches = self._before + self._batches, 0
@@ -88,6 +94,8 @@ class _JobCallback:
     def on_train_end(self, logs: Any = None) -> None:
         if (optimizer := self._optimizer) is not None:
             _steps[optimizer] = self._step
+        for saving in self._named_by_epoch:
+            saving.save_freq = "epoch"
 
     @property
     def _optimizer(self) -> Any:

@@ -101,10 +101,15 @@ def test_fit_trains_as_alone_and_each_step_has_its_figures_and_each_epoch_its_he
     assert (throughput["unit"], throughput["counted"]) == ("steps/s", "Adam")
 
 
-def test_a_fit_that_is_asked_to_stop_ends_after_that_batch_and_the_script_continues(run):
-    ended = run(FIT, STOP_AT="11")
+def test_a_fit_that_is_asked_to_stop_ends_after_that_batch_and_the_script_continues(run, tmp_path):
+    names = "('each-{epoch}.weights.h5', 'last.weights.h5')"
+    each = f"keras.callbacks.ModelCheckpoint(name, save_weights_only=True) for name in {names}"
+    ended = run(FIT.replace("history", f"callbacks += [{each}]\nhistory", 1), STOP_AT="11")
     assert ended.fitted[0][0] == "11"
     assert (ended.result["status"], len(ended.steps)) == ("stopped", 11)
+    each = tmp_path / "each-1.weights.h5"
+    assert [*tmp_path.glob("each-*")] == [each], "one that was cut short is none that a file may be named by"
+    assert (tmp_path / "last.weights.h5").read_bytes() != each.read_bytes()
 
 
 def test_a_script_with_a_handler_that_a_callback_sets_is_stopped_by_that_alone(run):
