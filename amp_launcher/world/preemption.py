@@ -32,14 +32,19 @@ def catch_term() -> None:
 
 @contextlib.contextmanager
 def term_left_to_ranks(stop_themselves: Callable[[], bool]) -> Iterator[None]:
-    """While this process waits in here for ranks that it started, TERM ends it only where they don't stop by
-    themselves: Slurm sends TERM to them too. In the main thread, and where TERM has no handler."""
+    """While this process waits in here for ranks that it started by multiprocessing, TERM is passed on to them where
+    they stop by themselves, and else ends it. In the main thread, and where TERM has no handler."""
+    import multiprocessing  # not in every script
+
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 
     def receive(number: int, frame: Any) -> None:
-        if not stop_themselves():
+        if stop_themselves():
+            for rank in multiprocessing.active_children():
+                rank.terminate()  # which is a TERM; Slurm sends them one too
+        else:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 

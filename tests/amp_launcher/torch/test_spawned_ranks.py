@@ -82,7 +82,6 @@ def work(rank):
         open("run/STOP", "w").close()
     else:
         os.kill(os.getppid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
     while not should_stop():
         time.sleep(0.1)
     time.sleep(2)
