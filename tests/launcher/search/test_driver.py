@@ -87,6 +87,12 @@ def test_a_search_ends_with_its_trials_best_first_and_what_repeats_the_best(
     assert main([*words(root, "search.trials=4", "search.parallel=2", "sweep.seed=1,2"), "{seed}"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"search of 4 trials by score, highest first, 2 at once", out)
+    best = 0.0
+    said = re.findall(r": score ([\d.]+)(, the best so far)?$", out[: out.index("RUN")], re.MULTILINE)
+    for score, is_best in said:
+        assert float(score) == best or bool(is_best) is (float(score) > best), out
+        best = max(best, float(score))
+    assert len(said) == 4
     table = out[out.index("RUN") :].splitlines()
     scores = [float(line.split()[table[0].split().index("SCORE")]) for line in table[1:5]]
     assert scores == sorted(scores, reverse=True) and "4 done" in table[5]
