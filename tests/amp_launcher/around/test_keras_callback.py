@@ -103,8 +103,8 @@ def test_fit_trains_as_alone_and_each_step_has_its_figures_and_each_epoch_its_he
 
 def test_a_fit_that_is_asked_to_stop_ends_after_that_batch_and_the_script_continues(run, tmp_path):
     names = "('each-{epoch}.weights.h5', 'last.weights.h5')"
-    each = f"keras.callbacks.ModelCheckpoint(name, save_weights_only=True) for name in {names}"
-    ended = run(FIT.replace("history", f"callbacks += [{each}]\nhistory", 1), STOP_AT="11")
+    saving = f"keras.callbacks.ModelCheckpoint(name, save_weights_only=True) for name in {names}"
+    ended = run(FIT.replace("history", f"callbacks += [{saving}]\nhistory", 1), STOP_AT="11")
     assert ended.fitted[0][0] == "11"
     assert (ended.result["status"], len(ended.steps)) == ("stopped", 11)
     each = tmp_path / "each-1.weights.h5"
