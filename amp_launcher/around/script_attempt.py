@@ -219,11 +219,8 @@ class ScriptAttempt:
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
-        if (
-            max(self._size, others.world_size) == 1
-            and observed["verdict"] == UNKNOWN
-            and any(report["world_size"] > 1 for report in own)
-        ):
+        alone = self._size == others.world_size == 1
+        if alone and observed["verdict"] == UNKNOWN and any(report["world_size"] > 1 for report in own):
             observed["why"] += f"; {RANKS}"
         fails = observed["verdict"] == CONTRADICTED and not stopped
         if self._folder and not fails and not blocks.of(self._started.chosen):
