@@ -127,13 +127,11 @@ def _dispatch(words: list[str]) -> int:
         from launcher.commands.first_screen import main as show
 
         return show()
-    verb = "run"
-    if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
-        if words[0] in VERBS:
-            verb = words.pop(0)
-        else:
-            _check_first(words)
+    choices = () if words[0] in VERBS else tuple(VERBS)
+    verb = "run" if choices else words.pop(0)
     if verb in ("run", "plan", "compare"):
+        if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
+            _check_first(words, choices)
         _refuse_late_verb(words)
     import importlib
 
@@ -152,23 +150,27 @@ def _print_fitted(text: str) -> None:
     print(fitted(as_started(text), tables.width_of(sys.stdout)))
 
 
-def _check_first(words: list[str]) -> None:
-    """Raises `UsageError` unless the first word, which is neither a verb nor key=value, is a script."""
+def _check_first(words: list[str], verbs: tuple[str, ...]) -> None:
+    """Raises `UsageError` for a first word without `=` that is no script. `verbs`: none where one stood before it."""
     from amp_launcher.typed import nearest
     from launcher.config import script_word
     from launcher.config.parse import half_of_pair
     from launcher.errors import UsageError
 
     first, *rest = words
-    if script_word.is_script(first):
+    if advice := script_word.without_starter(words):
+        raise UsageError(advice)
+    if script_word.is_script(first) or script_word.NO_PAIR.match(first):
         return
     if half := half_of_pair(first):
         raise UsageError(half)
-    if first in CALLED_ELSEWHERE:
+    if verbs and first in CALLED_ELSEWHERE:
         verb = " ".join([CALLED_ELSEWHERE[first], *rest])
         raise UsageError(f"{first} is not a verb; say `{verb}`{script_word.meant(first, exactly=True)}")
-    hint = nearest(first, VERBS) or script_word.meant(first)
-    raise UsageError(f"{first} is not a verb ({', '.join(VERBS)}), a file or key=value{hint}")
+    kinds = [f"a verb ({', '.join(verbs)})", "a file"] if verbs else ["a file"]
+    raise UsageError(
+        f"{first} is not {', '.join(kinds)} or key=value{nearest(first, verbs) or script_word.meant(first)}"
+    )
 
 
 def _refuse_late_verb(words: list[str]) -> None:

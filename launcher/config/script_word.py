@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from amp_launcher.typed import nearest
 from launcher.config.schema import GROUPS, annotation_of
 from launcher.errors import UsageError
 
-_NO_WORD = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
+NO_PAIR = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
 """Overrides without `=`: those that remove a value, and those that pass a variable of this shell."""
+
+STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "srun", "mpirun")
 
 
 def is_script(word: str) -> bool:
@@ -28,7 +32,7 @@ def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
 
     Raises `UsageError` for a second script, and for arguments of the script among the overrides.
     """
-    plain = [word for word in words[1:] if "=" not in word and not _NO_WORD.match(word)]
+    plain = [word for word in words[1:] if "=" not in word and not NO_PAIR.match(word)]
     if not words or not is_script(words[0]):
         late = next((word for word in plain if is_script(word)), None)
         if late is None:
@@ -48,17 +52,36 @@ def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
     return (recipe, f"script={script}", *(word for word in rest if word not in (recipe, other)))
 
 
+def without_starter(words: Sequence[str]) -> str:
+    """What to say of a command line as `torchrun train.py`; empty where its first word starts no scripts."""
+    starter = os.path.basename(words[0])
+    if starter not in STARTERS:
+        return ""
+    named = next((word for word in words[1:] if word.endswith(".py")), None)
+    modules = [file for flag, word in itertools.pairwise(words) if flag == "-m" and (file := _module_file(word))]
+    script = modules[0] if modules else named or "SCRIPT"
+    more = "" if starter.startswith("python") else "; gpus=N train.processes=N is N processes of it on each node"
+    return f"{starter} is not needed: python -m launcher {script} -- ARGUMENTS{more}"
+
+
 def meant(word: str, *, exactly: bool = False) -> str:
-    """`; did you mean FILE.py?` for a word that is close to the name of a script in this folder; else an empty string.
+    """`; did you mean FILE.py?` for a word that is close to the name of a script in this folder; `; NAME is named by
+    its file, FILE` for a module, and for a program beside this Python; else an empty string.
 
     With `exactly`, only for a word that lacks the `.py`.
     """
     if os.path.isdir(word):
         return f"; {word} is a folder: name a script in it, as {word}/train.py"
-    file = f"{word.replace('.', '/')}.py"
-    module = next((path for path in (file, f"src/{file}") if os.path.isfile(path)), None)
-    if module and "." in word:
+    if "." in word and (module := _module_file(word)):
         return f"; a module is named by its file, {module}"
+    program = Path(sys.executable).with_name(word)
+    if "/" not in word and not exactly and os.access(program, os.X_OK):
+        return f"; a program is named by its file, {program}"
     scripts = sorted(path.name for path in Path().glob("*.py"))
     name = word if "." in word else f"{word}.py"
     return nearest(name, {name} & set(scripts) if exactly else scripts)
+
+
+def _module_file(module: str) -> str | None:
+    file = f"{module.replace('.', '/')}.py"
+    return next((path for path in (file, f"src/{file}") if os.path.isfile(path)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ REWRITE = "env.TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
 
 READING = {
     "amp=o2 simplenet": "simplenet needs its key: recipe=simplenet",
-    "plain": "neither a verb nor key=value",
+    "plain": "plain is not a file or key=value",
+    "batch=1 plain": "'plain' is neither a verb nor key=value",
     "amp.deny": "amp.deny is a key and needs a value: amp.deny=...",
     "simplenet amp=o2": "simplenet needs its key: recipe=simplenet",
     "mnist": "mnist needs its key: recipe=mnist or data=mnist",
@@ -225,8 +227,12 @@ FIRST_WORDS = {
     "status": "status is not a verb; say `ls`",
     "--amp=o2": "a key has no dashes: amp=o2",
     "amp=o2 --dry-run": "`plan` shows what would be started",
+    "python train.py --lr 3": "python is not needed: python -m launcher train.py -- ARGUMENTS",
+    "plan python -m sub.train": "python -m launcher sub/train.py -- ARGUMENTS",
+    "run /usr/bin/torchrun --nproc_per_node=2 train.py": "gpus=N train.processes=N is N processes",
+    "plan pip install": f"not a file or key=value; a program is named by its file, {Path(sys.executable).parent}",
 }
-"""Command lines without a verb."""
+"""Command lines whose first word, behind a verb or without one, is not one."""
 REFUSED = {
     **{**READING, **SWEEPS, **NAMES, **VALUES, **PRECISION, **PLACES, **SCRIPTS},
     **dict.fromkeys(HOMELESS, "~nouser/"),
