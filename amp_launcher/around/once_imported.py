@@ -1,4 +1,4 @@
-"""Calls back once a script has imported a module, which may be never."""
+"""Calls back once a script has imported a module, which may be never, and hides what was imported before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -58,3 +58,36 @@ class _Finder(MetaPathFinder):
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+@contextlib.contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Leave an imported package out of `sys.modules` until a script imports it, as in plain Python."""
+    package = _Hidden(name)
+    sys.meta_path.insert(0, package)
+    try:
+        yield
+    finally:
+        package.show()
+
+
+class _Hidden(MetaPathFinder, Loader):
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._modules = {key: sys.modules.pop(key) for key in list(sys.modules) if f"{key}.".startswith(f"{name}.")}
+        self._spec = self._modules[name].__spec__
+
+    def show(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            sys.modules.update(self._modules)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name == self._name else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._modules[self._name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import has set its own
+        self.show()

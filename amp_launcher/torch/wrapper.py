@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from amp_launcher.around import script
 from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.once_imported import hidden, once_imported
 from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
@@ -31,6 +33,9 @@ from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spawned_ranks import SpawnedRanks
 from amp_launcher.world.world import rank_and_size
+
+THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")
+"""Variables that torch reads once, when it is loaded; the first one counts."""
 
 SWITCHED_OFF = (
     " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
@@ -107,7 +112,16 @@ class TorchWrapper(Wrapper):
         starts_ranks: Any = contextlib.nullcontext()
         if self._as_rank:
             starts_ranks = ranks.watched(functools.partial(self._as_rank, self._started))
-        with self._counter.counting(), self.observer.observing(), starts_ranks, self._around, attached():
+        threads = functools.partial(_take_threads, {name: os.environ.get(name) for name in THREADS})
+        with (
+            self._counter.counting(),
+            self.observer.observing(),
+            starts_ranks,
+            self._around,
+            attached(),
+            hidden("torch"),
+            once_imported("torch", threads),
+        ):
             if self.mode.mechanism == "autocast_around":
                 self._autocast = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(self._autocast.applied())
@@ -138,6 +152,15 @@ class TorchWrapper(Wrapper):
 
     def skipped_unseen(self) -> int:
         return self._counter.skipped_unseen() + self._ranks.skipped_unseen
+
+
+def _take_threads(before: Mapping[str, str | None], torch: Any) -> None:
+    """Compute in as many threads as a script has set before it imported torch, which had read its variables by then."""
+    for name in THREADS:
+        said = os.environ.get(name)
+        if said != before[name] and (number := re.match(r"[1-9]\d{0,5}", said or "")):
+            torch.set_num_threads(min(int(number[0]), len(os.sched_getaffinity(0))))
+            return
 
 
 def _wait() -> None:

@@ -1,9 +1,10 @@
+import importlib
 import importlib.util
 import sys
 
 import pytest
 
-from amp_launcher.around.once_imported import once_imported
+from amp_launcher.around.once_imported import hidden, once_imported
 
 
 @pytest.fixture
@@ -35,3 +36,24 @@ def test_nothing_is_called_after_the_context_and_a_missing_module_stays_missing(
         exec(f"import {absent}")
     exec(f"import {module}")
     assert values == []
+
+
+@pytest.mark.parametrize("statement", ["import seldom.below", "from seldom.below import value", "import seldom"])
+def test_what_was_imported_before_is_there_once_a_script_imports_it(statement, tmp_path, monkeypatch):
+    (tmp_path / "seldom").mkdir()
+    (tmp_path / "seldom" / "__init__.py").write_text("from . import below\n")
+    (tmp_path / "seldom" / "below.py").write_text("value = []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    seldom = importlib.import_module("seldom")
+    spec, before, values = seldom.__spec__, list(sys.meta_path), []
+    try:
+        with hidden("seldom"):
+            assert not [name for name in sys.modules if name.startswith("seldom")]
+        assert sys.modules["seldom"] is seldom, "nothing imported it"
+        with hidden("seldom"), once_imported("seldom", values.append):
+            exec(statement)
+            assert values == [seldom] and sys.modules["seldom.below"] is seldom.below
+            assert seldom.__spec__ is spec
+        assert sys.meta_path == before
+    finally:
+        del sys.modules["seldom"], sys.modules["seldom.below"]

@@ -35,6 +35,20 @@ def test_arguments_reach_the_script_untouched_and_its_folder_is_its_import_path(
     assert (path, cwd, name) == (str(tmp_path), str(workdir), "__main__")
 
 
+def test_threads_that_a_script_sets_before_it_imports_torch_hold(run):
+    text = "import os, sys\nos.environ['OMP_NUM_THREADS'] = '{}'\nassert 'torch' not in sys.modules\nimport torch\n"
+    before = torch.get_num_threads()
+    try:
+        for number in (2, 1):
+            asserted = f"assert torch.get_num_threads() == {number}\n"
+            ended = run(text.format(number) + asserted, "amp=o0", "require_proof=false")
+            assert ended.code == 0, ended.err
+        late = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '2'\nassert torch.get_num_threads() == 1\n"
+        assert run(late, "amp=o0", "require_proof=false").code == 0
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "reason"),
     [
