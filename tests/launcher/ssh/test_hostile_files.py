@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from launcher import units
 from launcher.__main__ import main
 from launcher.runs import processes, remote_record
 from launcher.ssh import fetching
@@ -116,6 +117,12 @@ def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_wa
     victim.liar.says(listed + answering("files", lie + FILES["null"]))
     done = victim.type("fetch", RUN)
     assert done.code == 3 and BAD in done.err
+    for content, short in (("other", 0), ("owned", 1)):
+        end = f"item({{**end(), 'short': {short}}}); answer()"
+        victim.liar.says(listed + answering("files", f"{lie}item(head()); frame(b'B', b'{content}'); {end}"))
+        done = victim.type_only("fetch", RUN)
+        assert done.code == 1 and "x changed while it was read, or was damaged on the way; fetch again" in done.err
+        assert not list(victim.run.glob("*x*"))
 
 
 def test_a_fetch_follows_no_link_in_its_target(victim, tmp_path):
@@ -173,9 +180,18 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
     there.mkdir()
     folder = run_folders.finished(there, RUN)
     for name in ("known.json", "line\nend", "note.txt"):
-        (folder / name).write_text("x")
+        (folder / name).write_text("begun, and ended")
     address = victim.liar.address("honest", python=sys.executable)
     remote_record.write(victim.run, pointer_to(address, str(there)))
+    stamp = (folder / "note.txt").stat()
+    begun = victim.run / f".note.txt.{stamp.st_size}-{stamp.st_mtime_ns}.part"
+    begun.write_text("begun")
+    others = [victim.run / ".note.txt.1-2.part", victim.run / ".other.1-2.part"]
+    for other in others:
+        other.touch()
     done = victim.type_only("fetch", RUN)
     assert done.code == 0 and "honest: 2 files stay there, as 'known.json'" in done.err
-    assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()
+    missing = stamp.st_size - len("begun") + (folder / "run.sh").stat().st_size
+    assert f"{RUN}  2 files, {units.size(missing)} fetched" in done.out
+    assert (victim.run / "note.txt").read_text() == "begun, and ended" and not (victim.run / "line\nend").exists()
+    assert [path.exists() for path in (begun, *others)] == [False, False, True]

@@ -136,10 +136,11 @@ def test_identities_only_without_a_key_file_offers_nothing(tmp_path, agent):
     assert server.offered == []
 
 
-def test_a_key_that_is_in_a_file_and_in_the_agent_is_offered_once(tmp_path, agent):
-    server, identities = Server(login="reject"), [f"IdentityFile {tmp_path / 'mine'}"]
+@pytest.mark.parametrize(("named", "others"), [("SSH_AUTH_SOCK", ["other"]), ("none", [])])
+def test_a_key_that_is_in_a_file_and_in_the_agent_is_offered_once(tmp_path, agent, named, others):
+    server, identities = Server(login="reject"), [f"IdentityFile {tmp_path / 'mine'}", f"IdentityAgent {named}"]
     refuse(tmp_path, server, "rejects your keys", identities=identities, only="no")
-    assert server.offered == [public(tmp_path, "mine"), public(tmp_path, "other")]
+    assert server.offered == [public(tmp_path, name) for name in ("mine", *others)]
 
 
 @pytest.mark.parametrize("answer", [b"\0\0\0\1\5", b""], ids=["refuses", "hangs up"])
@@ -158,7 +159,7 @@ def test_an_agent_that_lists_no_keys_is_named(tmp_path, monkeypatch, answer):
         refuse(tmp_path, Server(), ": the agent lists no keys", identities=["IdentityFile none"], only="no")
 
 
-LOST = r"the connection was lost during the login .*; try again"
+LOST = r"the connection was lost during the login \(.+\); try again"
 
 
 @pytest.mark.parametrize("files", [1, 2])

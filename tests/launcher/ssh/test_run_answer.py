@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,16 @@ import pytest
 
 from launcher.admit import Refused
 from launcher.executors.backends import states_of
-from launcher.runs import store, terminals
+from launcher.runs import processes, remote_record, store, terminals
+from launcher.runs.address import Address
 from launcher.runs.log_pieces import LogOffset
+from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh import logs, methods, remote_status, run_answer, status_answer
 from launcher.ssh.failures import BadAnswer, Retries, Unreachable
 from launcher.ssh.methods import METRICS
+from launcher.ssh.status_answer import Answer
 from tests.launcher import run_folders
 
 EMPTY = hashlib.sha256().hexdigest()
@@ -105,6 +110,22 @@ def test_a_live_run_has_its_step_and_age_and_one_that_failed_the_end_of_its_log(
     assert (told["step"], told["log"]) == (None, [str(failed / "attempts/1/stderr.log"), ["no such operation"]])
 
 
+def test_a_host_has_a_run_once_it_was_submitted_or_started(root):
+    done = run_folders.finished(root)
+    folder = run_folders.make(root, "20260102-030406-calm-fox")
+    assert not answer(folder, question())["begun"]
+    for name in ("submission.json", "status.json"):
+        shutil.copy(done / name, folder)
+        assert answer(folder, question())["begun"], name
+        (folder / name).unlink()
+
+
+def test_an_answer_says_how_long_ago_the_scheduler_was_asked(root):
+    (seen,) = states_of([Run(str(root), run_folders.finished(root).name)])
+    told = run_answer.status(seen._replace(asked=time.time() - 90), question(), False)
+    assert 90 <= told["age"] < 600
+
+
 def test_what_up_started_is_idle_since_its_last_terminal(root):
     folder = run_folders.running(root, "exec sleep 300")
     plan = store.read_json(folder / "plan.json")
@@ -174,6 +195,22 @@ def test_a_piece_of_a_log_continues_where_the_one_before_ended(before, head, ref
         logs._head(told, before, following=True)
 
 
+@pytest.mark.parametrize("following", [False, True])
+def test_a_log_is_asked_for_again_where_it_is_followed_from_a_known_place(monkeypatch, following):
+    def ask(*_: Any, **__: Any) -> None:
+        raise Unreachable("lost")
+
+    def wait(*_: Any) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(logs, "_ask", ask)
+    monkeypatch.setattr(Retries, "wait", wait)
+    run, pointer = Run("/r", run_folders.NAME), Pointer(Address(destination="box"), "/r", "t")
+    for place, error in ((LogOffset(1, 0, 0), InterruptedError if following else Unreachable), (None, Unreachable)):
+        with pytest.raises(error):
+            logs.from_host(run, pointer, place, attempt=None, lines=None, following=following)
+
+
 def test_a_lost_connection_is_tried_again_with_growing_pauses_until_patience_ends(monkeypatch):
     now, slept, said = [1000.0], [], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -198,3 +235,37 @@ def test_a_lost_connection_is_tried_again_with_growing_pauses_until_patience_end
 def test_metrics_of_arms_are_copied_at_the_end_alone():
     assert "arms/00/metrics.jsonl" in methods.of_run([], ["00"], ended=True)
     assert "arms/00/metrics.jsonl" not in methods.of_run([1], ["00"], ended=False)
+
+
+@pytest.mark.parametrize(
+    ("submitter", "age", "told"),
+    [
+        (os.getpid(), 1e6, "queued it is being submitted to box"),
+        (None, remote_status.DOUBT - 60, "unreachable the connection was cut while it was submitted to box; ask again"),
+        (None, remote_status.DOUBT + 1, "lost it never reached box"),
+    ],
+)
+def test_a_run_that_its_host_does_not_have_is_lost_once_no_submission_can_arrive(tmp_path, submitter, age, told):
+    run = Run(str(tmp_path), run_folders.NAME)
+    run.folder.mkdir()
+    identity = processes.identity(os.getpid())
+    by = identity if submitter else identity._replace(start=identity.start + 1)
+    pointer = Pointer(Address(destination="box"), "/r", "t", submitter=by, created=time.time() - age)
+    state = remote_status._kept(run, pointer, Answer(State("lost"), 0, False, (), {})).state
+    assert f"{state.name} {state.reason}".startswith(told)
+    assert remote_status.is_settled(run) is (state.name == "lost")
+    assert remote_status.is_settled(run, follow=True) is (state.name == "lost"), "without an attempt it has no metrics"
+
+
+def test_of_a_host_that_does_not_answer_the_last_state_is_told_with_its_age(tmp_path):
+    run = Run(str(tmp_path), run_folders.NAME)
+    run.folder.mkdir()
+    rows = (("running", "unreachable gone; running 1h00m ago"), ("done", "done "), ("", "unreachable gone"))
+    for state, told in rows:
+        if state:
+            remote_record.remember(run.folder, Known(State(state, attempt=1), time.time() - 3600))
+        else:
+            (run.folder / remote_record.KNOWN).unlink()
+        known = remote_status._unreachable(run, "gone\nand more" if state else "gone")
+        assert f"{known.name} {known.reason}" == told
+        assert not remote_status.is_settled(run, follow=True)
