@@ -53,7 +53,7 @@ def counted(items: Sequence[T], text: str) -> Iterator[Iterator[T]]:
 
 def say(line: str) -> None:
     """Print a line on stderr while something is shown, which stands below it from its next look on."""
-    print(f"{_CLEAR if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
+    print(f"{_CLEAR if sys.stderr.isatty() else ''}{line}", file=sys.stderr)
 
 
 def _show(text: Callable[[], str], ended: threading.Event) -> None:

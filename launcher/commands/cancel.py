@@ -32,7 +32,7 @@ def end(verb: str, runs: Sequence[Run], *, now: bool = False) -> int:
     ownership.refuse_other_users(verb, runs)
     before = {entry.run: entry.state for entry in backends.states_of(runs)}
     try:
-        ended = stopping.cancel(runs, now=now, say=lambda text: print(text, file=sys.stderr, flush=True))
+        ended = stopping.cancel(runs, now=now, say=lambda text: print(text, file=sys.stderr))
     except KeyboardInterrupt:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130

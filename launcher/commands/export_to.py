@@ -138,6 +138,6 @@ def _follow(export: Export) -> None:
             if export.ended:
                 raise
             if not down:
-                print(f"{error}; it is asked again until it answers", file=sys.stderr, flush=True)
+                print(f"{error}; it is asked again until it answers", file=sys.stderr)
             down = True
         time.sleep(PATIENCE if down else INTERVAL)

@@ -72,7 +72,7 @@ def _print(run: Run, attempt: int | None, lines: int | None, following: bool) ->
         waiting = _waiting(run, piece)
         message, repeated = waiting, repeated + 1 if waiting == message else 0
         if waiting and repeated == PATIENCE:
-            print(waiting, file=sys.stderr, flush=True)
+            print(waiting, file=sys.stderr)
         if piece.ended:
             return
         if not piece.more:

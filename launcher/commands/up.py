@@ -129,7 +129,7 @@ def _has_begun(seen: Seen) -> bool:
 def _say(seen: Seen, said: str) -> str:
     text = ": ".join(filter(None, (seen.state.name, seen.state.reason)))
     if text != said:
-        print(f"{text}; Ctrl-C cancels it", file=sys.stderr, flush=True)
+        print(f"{text}; Ctrl-C cancels it", file=sys.stderr)
     return text
 
 

@@ -97,7 +97,7 @@ def _examined(answer: Any) -> health.Host:
 
 def _job(run: Run) -> Iterator[Finding]:
     """What became of the job. One that went well leaves nothing."""
-    print(f"a job of a few steps runs ({run.id}); Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"a job of a few steps runs ({run.id}); Ctrl-C ends it", file=sys.stderr)
     try:
         seen, waited = _awaited(run)
     except BaseException:

@@ -58,9 +58,7 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
     if not force:
         states = ", ".join(f"{row.run.id} ({row.state.name})" for row in alive)
         raise UsageError(f"rm: not ended yet: {states}; `cancel` them first, or rm --force")
-    ended = stopping.cancel(
-        [row.run for row in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
-    )
+    ended = stopping.cancel([row.run for row in alive], now=True, say=lambda text: print(text, file=sys.stderr))
     deadline = time.monotonic() + PATIENCE
     for (run, _, state, _), why_not in ended:
         while state.name == "stopping" and not why_not and time.monotonic() < deadline:

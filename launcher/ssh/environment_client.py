@@ -46,4 +46,4 @@ def show(lines: Iterable[str]) -> None:
     for number, line in enumerate(filter(None, lines)):
         if number == _MOST_LINES:
             raise Refused("what uv says has no end")
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=sys.stderr)

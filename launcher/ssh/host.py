@@ -141,7 +141,7 @@ class Host:
             if len(note) >= room:
                 raise Refused("its notes have no end")
         shown = f"{note[:LONGEST_NOTE]}{'…' * (len(note) > LONGEST_NOTE)}"
-        print(f"{self.address.destination}: {shown}", file=sys.stderr, flush=True)
+        print(f"{self.address.destination}: {shown}", file=sys.stderr)
         return len(note) + 1
 
     def _result(self, answer: dict[str, Any]) -> Any:

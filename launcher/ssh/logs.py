@@ -39,7 +39,7 @@ def from_host(
         except Unreachable as error:
             if not following or place is None:
                 raise
-            retries.wait(error, lambda text: print(text, file=sys.stderr, flush=True))
+            retries.wait(error, lambda text: print(text, file=sys.stderr))
 
 
 def _ask(run: Run, pointer: Pointer, place: LogOffset | None, **options: Any) -> Piece:

@@ -205,4 +205,4 @@ def _runs(runs: Sequence[Mapping[str, str]]) -> list[Run]:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr)

@@ -150,7 +150,7 @@ def _take_back_refused(folders: Sequence[Path]) -> None:
     if names:
         name = run_ids.sweep_of(folders[0].name) or folders[0].name
         kept = f"{len(names)} of its {len(folders)} runs" if len(folders) > 1 else "it"
-        print(f"{name} was refused, but {kept} may have been started; `ls {name}` says so", file=sys.stderr, flush=True)
+        print(f"{name} was refused, but {kept} may have been started; `ls {name}` says so", file=sys.stderr)
 
 
 def _take_back(folders: Sequence[Path]) -> None:
@@ -174,7 +174,7 @@ def _ask_again_when_lost(ask: Callable[[], object]) -> None:
         except Lost as error:
             if tried == TRIES:
                 raise
-            print(f"{error}; asking again", file=sys.stderr, flush=True)
+            print(f"{error}; asking again", file=sys.stderr)
             time.sleep(tried)
 
 
