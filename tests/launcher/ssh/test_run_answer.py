@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from launcher import units
 from launcher.admit import Refused
 from launcher.executors.backends import states_of
 from launcher.runs import processes, remote_record, store, terminals
@@ -66,6 +67,7 @@ def test_what_has_no_room_in_an_answer_is_said_to_be_there(root, monkeypatch):
     rows(folder, 1)
     first = answer(folder, question())
     assert (set(first["files"]), first["more"], first["metrics"]) == ({"plan.json", "submission.json"}, True, {})
+    assert answer(folder, question(), follow=False)["more"]
     monkeypatch.setattr(run_answer, "ROOM", sum(sizes.values()))
     monkeypatch.setattr(run_answer, "PIECE", 0)
     assert not answer(folder, question(), follow=False)["more"]
@@ -130,7 +132,8 @@ def test_what_up_started_is_idle_since_its_last_terminal(root):
     folder = run_folders.running(root, "exec sleep 300")
     plan = store.read_json(folder / "plan.json")
     store.write_json(folder / "plan.json", {**plan, "up": True})
-    assert answer(folder, question())["idle"] >= 1
+    started = units.seconds_of(store.read_json(folder / "status.json")["started"])
+    assert 0 <= answer(folder, question())["idle"] - (time.time() - started) < 60, "nobody was in it"
     with open(folder / terminals.MARK, "w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
         assert answer(folder, question())["idle"] == 0
@@ -235,6 +238,8 @@ def test_a_lost_connection_is_tried_again_with_growing_pauses_until_patience_end
 def test_metrics_of_arms_are_copied_at_the_end_alone():
     assert "arms/00/metrics.jsonl" in methods.of_run([], ["00"], ended=True)
     assert "arms/00/metrics.jsonl" not in methods.of_run([1], ["00"], ended=False)
+    told = {**LIVE, "time": 0, "files": {"arms/00/metrics.jsonl": [[2, 1], "{}"]}}
+    assert status_answer.admitted(told, {**question(), "arms": ["00"]}, False).files
 
 
 @pytest.mark.parametrize(
