@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_profile_keeps_what_was_recorde
 def test_a_script_is_profiled_beside_its_observed_steps(tmp_path, run_script):
     code, _, result = run_script("torch", PLAIN, "amp=o1", "profile=framework", "profile.start=4")
     assert (code, result["observed"]["verdict"], result["profile"]["steps"]) == (0, "proved", [4, 8])
-    assert (tmp_path / "run" / TRACE).stat().st_size > 1000
+    assert (tmp_path / "run" / TRACE).stat().st_size > 1000 and result["peak_memory_bytes"] > 2**26
     _, printed, result = run_script("torch", PLAIN, "amp=o1", "profile=framework", "profile.start=99")
     assert result["profile"] == {}
     assert "recorded nothing: 60 optimizer steps were seen, and profile.start=99" in printed.err

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from launcher import units
 from launcher.__main__ import main
+from launcher.errors import Unavailable
 from launcher.runs import processes, remote_record
-from launcher.ssh import fetching
+from launcher.runs.store import Run
+from launcher.ssh import fetching, session
+from launcher.ssh.failures import Retries, Unreachable
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering
 from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN, pointer_to
@@ -125,6 +130,23 @@ def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_wa
         assert not list(victim.run.glob("*x*"))
 
 
+def test_only_a_host_that_answered_before_is_waited_for(victim, monkeypatch):
+    def refuse(*_):
+        raise Unavailable("gone")
+
+    def wait(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(Retries, "wait", wait)
+    run = Run(str(victim.run.parent), RUN)
+    victim.liar.says(answering("look", "sys.exit()"))
+    with pytest.raises(InterruptedError):
+        fetching.fetch(run, run.folder, print)
+    monkeypatch.setattr(session, "open_stream", refuse)
+    with pytest.raises(Unreachable, match=r"^gone$"):
+        fetching.fetch(run, run.folder, print)
+
+
 def test_a_fetch_follows_no_link_in_its_target(victim, tmp_path):
     target = tmp_path / "outside" / RUN
     target.mkdir()
@@ -189,9 +211,20 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
     others = [victim.run / ".note.txt.1-2.part", victim.run / ".other.1-2.part"]
     for other in others:
         other.touch()
+    shown = []
+
+    @contextlib.contextmanager
+    def watching(text):
+        shown.append(text())
+        yield
+        shown.append(text())
+
+    victim.monkeypatch.setattr(fetching, "waiting", SimpleNamespace(shown=watching))
     done = victim.type_only("fetch", RUN)
     assert done.code == 0 and "honest: 2 files stay there, as 'known.json'" in done.err
     missing = stamp.st_size - len("begun") + (folder / "run.sh").stat().st_size
-    assert f"{RUN}  2 files, {units.size(missing)} fetched" in done.out
+    size = units.size(missing)
+    assert f"{RUN}  2 files, {size} fetched" in done.out
+    assert shown == [f"{RUN}: asking for its files", f"{RUN}: 2 of 2 files, {size} of {size}"]
     assert (victim.run / "note.txt").read_text() == "begun, and ended" and not (victim.run / "line\nend").exists()
     assert [path.exists() for path in (begun, *others)] == [False, False, True]
