@@ -8,6 +8,7 @@ import pytest
 from launcher.config.schema import OWN_FOLDER
 from launcher.probe.host import ends_at_logout, facts_of
 from launcher.probe.questions import Questions
+from tests.launcher.hosts import LAPTOP
 
 
 @pytest.fixture
@@ -38,6 +39,11 @@ def test_of_what_a_job_names_the_facts_say_what_is_there_and_what_is_missing(ask
     assert facts.run_root_filesystem == shown.split()[-1]
     assert (facts.run_root, facts.run_root_problem, facts.python) == (f"{tmp_path}/runs", "", "/opt/python")
     assert facts_of(dataclasses.replace(asked, python=None)).python == "python3", "the image's"
+
+
+def test_a_path_of_a_request_is_absolute_by_the_hosts_home_and_folder():
+    here, paths = LAPTOP.cwd, ("~", "~/a", "~a", "a/../b", "/a")
+    assert [*map(LAPTOP.absolute, paths)] == ["/home/mei", "/home/mei/a", f"{here}/~a", f"{here}/b", "/a"]
 
 
 def test_a_run_root_where_nothing_can_be_made_is_a_problem(asked, tmp_path):

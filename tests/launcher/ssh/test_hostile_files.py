@@ -203,6 +203,8 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
     folder = run_folders.finished(there, RUN)
     for name in ("known.json", "line\nend", "note.txt"):
         (folder / name).write_text("begun, and ended")
+    (folder / "saved/last").mkdir(parents=True)
+    (folder / "saved/last/weights").write_text("weights")
     address = victim.liar.address("honest", python=sys.executable)
     remote_record.write(victim.run, pointer_to(address, str(there)))
     stamp = (folder / "note.txt").stat()
@@ -222,9 +224,9 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
     victim.monkeypatch.setattr(fetching, "waiting", SimpleNamespace(shown=watching))
     done = victim.type_only("fetch", RUN)
     assert done.code == 0 and "honest: 2 files stay there, as 'known.json'" in done.err
-    missing = stamp.st_size - len("begun") + (folder / "run.sh").stat().st_size
+    missing = stamp.st_size - len("begun") + len("weights") + (folder / "run.sh").stat().st_size
     size = units.size(missing)
-    assert f"{RUN}  2 files, {size} fetched" in done.out
-    assert shown == [f"{RUN}: asking for its files", f"{RUN}: 2 of 2 files, {size} of {size}"]
+    assert f"{RUN}  3 files, {size} fetched" in done.out
+    assert shown == [f"{RUN}: asking for its files", f"{RUN}: 3 of 3 files, {size} of {size}"]
     assert (victim.run / "note.txt").read_text() == "begun, and ended" and not (victim.run / "line\nend").exists()
     assert [path.exists() for path in (begun, *others)] == [False, False, True]
