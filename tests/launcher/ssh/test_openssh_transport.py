@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from launcher.ssh.openssh_transport import OpenSsh, explanation
@@ -43,7 +45,8 @@ def test_of_a_changed_host_key_only_a_command_that_forgets_it_is_shown(line, com
 
 
 def test_what_is_written_to_stderr_is_kept_and_delays_no_output():
-    stream = OpenSsh(["sh", "-c", f"head -c {3 * KEPT} /dev/zero | tr '\\0' x >&2; exec 2>&-; read line; echo $line"])
+    stream = OpenSsh(["sh", "-c", f"head -c {2**18} /dev/zero | tr '\\0' x >&2; exec 2>&-; read line; echo $line"])
+    assert os.getsid(stream._child.pid) != os.getsid(0), "which Ctrl-C in the terminal would end"
     with pytest.raises(Stalled):
         stream.read(0.5)
     stream.write(b"hello\n", 5.0)
