@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import ssh_settings
 from tests.launcher.run_folders import until
-from tests.launcher.ssh.ways import address, configuration, hello, refusal
+from tests.launcher.ssh.ways import address, configuration, hello, keys, refusal
 
 
 def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Settings:
@@ -75,6 +76,26 @@ def test_a_circular_proxyjump_is_refused(tmp_path):
     path.write_text("Host box\n ProxyJump a\nHost a\n ProxyJump b\nHost b\n ProxyJump a\n")
     with pytest.raises(UsageError, match="circular: box, a, b, a"):
         connection(Address(destination="box", config=str(path)))
+
+
+def test_a_connection_takes_the_way_of_its_host_and_names_it_in_a_refusal_of_its_key(tmp_path):
+    from launcher.ssh.strict_connection import Strict, connection
+
+    path, key = tmp_path / "config", paramiko.Ed25519Key(filename=str(keys(tmp_path)))
+    hosts = "Host box\n ProxyCommand x %h\n HostKeyAlias b\nHost far\n ProxyJump mei@hop\n Port 9\nHost hop\n Port 7\n"
+    path.write_text(f"{hosts}Host *\n UserKnownHostsFile /dev/null\n")
+    for name, gateway, known, accept in (
+        ("box", "x box", "b", "ssh-keyscan -t ed25519 -p 22 box | sed 's/^[^ ]*/b/' >> /dev/null"),
+        ("far", "hop", "[far]:9", "ssh -p 7 mei@hop ssh-keyscan -t ed25519 -p 9 far >> /dev/null"),
+        ("hop", None, "[hop]:7", "ssh-keyscan -t ed25519 -p 7 hop >> /dev/null"),
+    ):
+        way = connection(Address(destination=name, config=str(path)))
+        assert (way.gateway.host if isinstance(way.gateway, Strict) else way.gateway or None) == gateway
+        with pytest.raises(Unavailable) as refused:
+            way.client._policy.missing_host_key(way.client, name, key)
+        first, *_, last = str(refused.value).splitlines()
+        assert first.startswith(f"the host key of {known} is not known: ssh-ed25519 SHA256:")
+        assert last == f"  {accept}"
 
 
 @pytest.mark.parametrize(
