@@ -13,8 +13,9 @@ import pytest
 from amp_launcher.typed import build
 from launcher.config.schema import SshCluster
 from launcher.runs import address as addresses
-from launcher.runs import remote_record
+from launcher.runs import remote_record, store
 from launcher.runs.address import Address
+from launcher.runs.store import Run
 from launcher.ssh import bootstrap, host, remote_status
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering
@@ -32,6 +33,15 @@ def test_an_honest_answer_is_accepted(victim):
     assert (victim.run / "plan.json").read_text() == "{}"
     victim.liar.says(answering("look", "look(None)"))
     assert BAD in victim.type_only("ls").out
+
+
+def test_a_run_that_another_launcher_resumed_is_unfinished_again(victim):
+    run, mark = Run(str(victim.run.parent), RUN), victim.run.parent / store.UNFINISHED / RUN
+    for state, marked in (("done", False), ("running", True)):
+        mark.unlink(missing_ok=True)
+        victim.liar.says(answering("look", f"look(status(state=['{state}', '', 1, None, None, None, 0]))"))
+        remote_status.look_again(run, remote_record.required(run))
+        assert mark.exists() is marked
 
 
 STATUS = {
