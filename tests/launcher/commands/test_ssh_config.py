@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
+from launcher.errors import Unavailable, UsageError
+from launcher.runs import run_roots
+from launcher.runs.store import Run
+from launcher.ssh import job_entry
 
 ASK = 'echo "$(id -un) $LAUNCHER_SPEC $GREETING ${SLURM_JOB_ID:+allocation}"; cat'
 
@@ -151,3 +155,24 @@ def test_a_run_that_does_not_run_has_no_entry(tmp_path, capsys):
     assert main(["shell", run.name, "--ssh-config", f"run_root={tmp_path}"]) == 2
     assert main(["shell", "--ssh-config"]) == 2
     assert "leads into a run, so name one" in capsys.readouterr().err
+
+
+def test_a_key_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    (tmp_path / "bin").mkdir()
+    for text, told in (("echo broken >&2", "job_key: broken"), ("echo full", "job_key: full")):
+        (tmp_path / "bin/ssh-keygen").write_text(f"#!/bin/sh\n{text}\nexit 1\n")
+        (tmp_path / "bin/ssh-keygen").chmod(0o755)
+        with pytest.raises(Unavailable, match=rf"^ssh-keygen could not make .*{told}$"):
+            job_entry.public_key()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="not installed here"):
+        job_entry.public_key()
+
+
+def test_an_entry_names_the_root_of_a_run_that_is_here_and_a_user_that_is_one(tmp_path):
+    name = "20260101-000000-calm-otter"
+    assert f"shell {name} run_root=/r --sshd" in job_entry.entry(Run("/r", name), "mei")
+    assert f"shell {name} --sshd" in job_entry.entry(Run(run_roots.remote(), name), "mei")
+    with pytest.raises(UsageError, match="by which no ssh can log in"):
+        job_entry.entry(Run("/r", name), "-oProxyCommand=x")

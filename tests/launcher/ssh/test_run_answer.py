@@ -262,6 +262,15 @@ def test_a_run_that_its_host_does_not_have_is_lost_once_no_submission_can_arrive
     assert remote_status.is_settled(run, follow=True) is (state.name == "lost"), "without an attempt it has no metrics"
 
 
+def test_ages_in_an_answer_are_times_by_the_clock_here(tmp_path, monkeypatch):
+    run, pointer = Run(str(tmp_path), run_folders.NAME), Pointer(Address(destination="box"), "/r", "t")
+    run.folder.mkdir()
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    for ages, times in (({"step_age": 30, "age": 90}, (910.0, 970.0)), ({}, (None, None))):
+        reply = remote_status._kept(run, pointer, Answer(State("running"), 0, True, (), {}, step=7, **ages))
+        assert (reply.asked, remote_record.known(run.folder).stepped) == times
+
+
 def test_of_a_host_that_does_not_answer_the_last_state_is_told_with_its_age(tmp_path):
     run = Run(str(tmp_path), run_folders.NAME)
     run.folder.mkdir()
