@@ -266,7 +266,7 @@ def test_a_refusal_of_the_first_trial_leaves_nothing(
 
     monkeypatch.setattr(submission, "start", refuse)
     assert main(words(root)) == 3
-    assert "error: no GPU is free" in capsys.readouterr().err
+    assert "error: no GPU is free\n" in capsys.readouterr().err, "nothing is left to continue"
     assert selection.run_names(str(root)) == []
     assert list((root / store.SWEEPS).iterdir()) == []
 
