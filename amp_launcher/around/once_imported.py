@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -61,9 +62,10 @@ class _Finder(MetaPathFinder):
 
 
 @contextlib.contextmanager
-def hidden(name: str) -> Iterator[None]:
-    """Leave an imported package out of `sys.modules` until a script imports it, as in plain Python."""
-    package = _Hidden(name)
+def hidden(name: str, callback: Callable[[ModuleType], None]) -> Iterator[None]:
+    """Leave an imported package out of `sys.modules` until a script imports it, as in plain Python, and call `callback`
+    with it then."""
+    package = _Hidden(name, callback)
     sys.meta_path.insert(0, package)
     try:
         yield
@@ -72,10 +74,13 @@ def hidden(name: str) -> Iterator[None]:
 
 
 class _Hidden(MetaPathFinder, Loader):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
         self._name = name
+        self._callback = callback
         self._modules = {key: sys.modules.pop(key) for key in list(sys.modules) if f"{key}.".startswith(f"{name}.")}
-        self._spec = self._modules[name].__spec__
+        spec = self._modules[name].__spec__
+        assert spec is not None
+        self._spec = spec
 
     def show(self) -> None:
         if self in sys.meta_path:
@@ -83,7 +88,11 @@ class _Hidden(MetaPathFinder, Loader):
             sys.modules.update(self._modules)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name == self._name else None
+        if name != self._name:
+            return None
+        spec = copy.copy(self._spec)
+        spec.loader = self
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._modules[self._name]
@@ -91,3 +100,4 @@ class _Hidden(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # the import has set its own
         self.show()
+        self._callback(module)

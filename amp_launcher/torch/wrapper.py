@@ -17,7 +17,7 @@ import torch
 
 from amp_launcher.around import script
 from amp_launcher.around.early import EarlyVerdict
-from amp_launcher.around.once_imported import hidden, once_imported
+from amp_launcher.around.once_imported import hidden
 from amp_launcher.around.rank_reports import Reports
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
@@ -119,8 +119,7 @@ class TorchWrapper(Wrapper):
             starts_ranks,
             self._around,
             attached(),
-            hidden("torch"),
-            once_imported("torch", threads),
+            hidden("torch", threads),
         ):
             if self.mode.mechanism == "autocast_around":
                 self._autocast = AutocastAround(self._device.type, self.precision.dtype)

@@ -47,10 +47,11 @@ def test_what_was_imported_before_is_there_once_a_script_imports_it(statement, t
     seldom = importlib.import_module("seldom")
     spec, before, values = seldom.__spec__, list(sys.meta_path), []
     try:
-        with hidden("seldom"):
+        with hidden("seldom", values.append):
             assert not [name for name in sys.modules if name.startswith("seldom")]
-        assert sys.modules["seldom"] is seldom, "nothing imported it"
-        with hidden("seldom"), once_imported("seldom", values.append):
+        assert sys.modules["seldom"] is seldom and not values, "nothing imported it"
+        with hidden("seldom", values.append):
+            assert importlib.util.find_spec("seldom").origin == spec.origin
             exec(statement)
             assert values == [seldom] and sys.modules["seldom.below"] is seldom.below
             assert seldom.__spec__ is spec
