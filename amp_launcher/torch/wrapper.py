@@ -84,6 +84,10 @@ class TorchWrapper(Wrapper):
         self.observer = ScriptObserver(self.precision, self.profiling)
         self._started = started
         self._as_rank = as_rank if size == 1 else None
+        self._not_imported: Any = contextlib.nullcontext()
+        if spawned is None:  # else the script has imported torch
+            before = {name: os.environ.get(name) for name in THREADS}
+            self._not_imported = hidden("torch", functools.partial(_take_threads, before))
         self._around = contextlib.ExitStack()
         self._autocast: AutocastAround | None = None
 
@@ -112,22 +116,15 @@ class TorchWrapper(Wrapper):
         starts_ranks: Any = contextlib.nullcontext()
         if self._as_rank:
             starts_ranks = ranks.watched(functools.partial(self._as_rank, self._started))
-        threads = functools.partial(_take_threads, {name: os.environ.get(name) for name in THREADS})
-        with (
-            self._counter.counting(),
-            self.observer.observing(),
-            starts_ranks,
-            self._around,
-            attached(),
-            hidden("torch", threads),
-        ):
+        with self._counter.counting(), self.observer.observing(), starts_ranks, self._around, attached():
             if self.mode.mechanism == "autocast_around":
                 self._autocast = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(self._autocast.applied())
             for name, value in script.handed_over(self.mode).items():
                 self._around.callback(_set, name, os.environ.get(name))
                 _set(name, value)
-            yield
+            with self._not_imported:
+                yield
 
     def give_way(self) -> None:
         self._around.close()

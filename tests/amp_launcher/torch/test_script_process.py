@@ -41,7 +41,7 @@ def test_threads_that_a_script_sets_before_it_imports_torch_hold(run):
     try:
         for number in (2, 1):
             asserted = f"assert torch.get_num_threads() == {number}\n"
-            ended = run(text.format(number) + asserted, "amp=o0", "require_proof=false")
+            ended = run(text.format(number) + asserted, "amp=o1", "require_proof=false")
             assert ended.code == 0, ended.err
         late = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '2'\nassert torch.get_num_threads() == 1\n"
         assert run(late, "amp=o0", "require_proof=false").code == 0
