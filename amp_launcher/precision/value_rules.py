@@ -19,6 +19,11 @@ PROBE_SIZES = {"cpu": 128, "cuda": 1024}
 """Rows of the square matrices whose products show how float32 is rounded, by device. A GPU may use no matrix units for
 smaller ones."""
 
+_CAST = (
+    " (amp=o3 is for a model in half precision; a module that casts its weights to the dtype of its inputs, as some "
+    "losses do, needs inputs.float())"
+)
+
 
 def parameters(report: Report) -> Iterator[Finding]:
     rule = report["rule"]
@@ -36,6 +41,7 @@ def parameters(report: Report) -> Iterator[Finding]:
         if entry["dtype"] != expected and not (level == "o0" and entry["dtype"] == "float64"):
             what = names.get(entry["group"], "parameters")
             advice = " (amp=o0 leaves float64 as it is)" if entry["dtype"] == "float64" else ""
+            advice = _CAST if level == "o1" and is_half(entry["dtype"]) else advice
             found = f"{entry['elements']} {what} are {entry['dtype']}"
             yield contradicted(f"{found}, but {level} makes them {expected}{advice}")
 

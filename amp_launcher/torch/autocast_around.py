@@ -58,6 +58,8 @@ class _Region(threading.local):
     """A module was called in the script's own autocast; ours begins when that ends."""
     begun = False
     """A module was called since the last optimizer's step."""
+    went_back = False
+    """A backward ran since then; several optimizers may step by one."""
     ends_later = False
     """It has to end, but the script has opened its own autocast in it, which has to end first."""
     stamps: dict[int, Any]
@@ -171,6 +173,7 @@ class AutocastAround:
             self._close()
             closed = before[0] is not None and region.context is None
             region.inside = before[1]
+            region.went_back = True
             result = original(*args, **kwargs)
             if closed and goes_on:
                 self._open()
@@ -307,8 +310,9 @@ class AutocastAround:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            self.began_late = self.began_late or not self._region.begun
-            self._region.begun = False
+            region = self._region
+            self.began_late = self.began_late or (region.went_back and not region.begun)
+            region.begun = region.went_back = False
             self._close()
 
 

@@ -93,6 +93,27 @@ def test_a_step_that_computes_before_it_calls_a_module_is_told_where_autocast_be
     assert ("autocast begins where a step calls its first module" in ended.err) == advised
 
 
+CASTS = """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.W = nn.Parameter(torch.ones(net[2].out_features))
+    def forward(self, x):
+        self.W.data = self.W.data.to(x.dtype)
+        return x * self.W
+head = Head()
+of_head = torch.optim.SGD(head.parameters(), lr=0.001)
+optimizer = """
+
+
+def test_a_loss_that_casts_its_own_weights_under_a_second_optimizer_is_told_so(run):
+    text = PLAIN.replace("(net(inputs)", "(head(net(inputs))").replace("optimizer = ", CASTS, 1)
+    ended = run(text.replace("optimizer.step()", "optimizer.step(); of_head.step()"), "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "contradicted")
+    assert "a module that casts its weights to the dtype of its inputs" in ended.result["reason"]
+    assert "autocast begins" not in ended.err + ended.result["reason"]
+
+
 CACHED = """
 def cached():
     with torch.no_grad():
