@@ -22,7 +22,8 @@ _FAULTS = {
 _OWN = " (a mode that the script applies itself is amp=MODE train.precision=script)"
 _NOT_ON = (
     " (with train.precision=script the script applies the mode, and it applied none: switch it on by the script's own "
-    "argument; where that has no effect on this device, as in libraries that know GPUs alone, only amp=o0 is left)"
+    "argument; where that has no effect on this device, as in libraries that know GPUs alone, leave out "
+    "train.precision=script, and if that is contradicted too, say amp=o0)"
 )
 MOST_WARNINGS = 5
 """The most reasons that are printed while a script runs; the result has the others."""

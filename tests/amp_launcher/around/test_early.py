@@ -125,6 +125,7 @@ def test_a_script_asked_for_float32_that_applies_a_mode_itself_is_told_how_to_sa
         ("auto", "float16", "say amp.dtype=float16 train.precision=script, "),
         ("script", "float16", "say amp.dtype=float16, "),
         ("script", "float32", "it applied none: switch it on by the script's own argument"),
+        ("script", "float32", "as in libraries that know GPUs alone, leave out train.precision=script"),
         ("auto", "float32", ""),
     ],
 )
