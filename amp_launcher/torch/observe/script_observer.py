@@ -334,7 +334,7 @@ class ScriptObserver:
         if self._is_elsewhere():  # a data loader's process has modules too
             return False
         if self._span is not None:
-            self._span.called(module)
+            self._span.called()
             if self._span.by_hand >= BY_HAND and not self._counts_backwards:
                 self.steps += self._span.by_hand
                 self._counts_backwards = True

@@ -36,11 +36,10 @@ class Span(PrecisionObserver):
         self.first, self.last = first, first + SPAN - 1
         self.after_step = after_step
         self.by_hand = 0
-        """Forwards of the module that it began with that followed a backward after which weights were written, while no
-        optimizer has stepped."""
+        """Calls of modules after a backward, and after weights were written since, while no optimizer has stepped."""
         self._busy = 0
         """Operations until the newest backward or step ended."""
-        self._module, self._steps = module, False
+        self._steps = False
         self._own = nn.Module()
         self._weights: dict[nn.Parameter, Owner] = {}
         """Those of the optimizers, for code without modules and where modules compute with other weights."""
@@ -77,9 +76,9 @@ class Span(PrecisionObserver):
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
         self.note_shards()
 
-    def called(self, module: nn.Module) -> None:
+    def called(self) -> None:
         """A module is called, perhaps because a step by hand has ended; an optimizer's closure is in its step."""
-        if module is self._module and not self._steps and self._current is not None and not optimizer_frames():
+        if not self._steps and self._current is not None and not optimizer_frames():
             self.by_hand += self._current.stepped_by_hand()
 
     def operations(self) -> int:

@@ -59,7 +59,7 @@ class StepObserver:
         self._stepped: Counter[str] = Counter()
         self._state: Counter[str] = Counter()
         self._writes: dict[nn.Parameter, int] = {}
-        """How often each weight had been written when a step by hand was looked for."""
+        """How often each weight had been written at the first call of a module after a backward."""
         self._backwards = 0
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
@@ -157,17 +157,18 @@ class StepObserver:
                 self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
 
     def stepped_by_hand(self) -> bool:
-        """Whether a backward has ended and weights were written after it, since this was asked last."""
+        """Whether a backward has ended, and weights known before it were written, since this was asked last."""
         memory, backwards = self.mode.writers.memory, self.mode.writers.backwards
+        if backwards == self._backwards:
+            return False
         writes = {weight: memory.record(local(weight)).writes for weight in self._modules.owners()}
-        written = [weight for weight, count in writes.items() if count > self._writes.get(weight, 0)]
-        stepped = bool(written) and backwards > self._backwards
+        written = [weight for weight, count in writes.items() if count > self._writes.get(weight, count)]
         self._writes, self._backwards = writes, backwards
-        for weight in written if stepped else ():
+        for weight in written:
             self.mode.evaluations.stepped.add(memory_of(local(weight)))
             if weight.is_floating_point():
                 self._stepped[dtype_name(weight.dtype)] += weight.numel()
-        return stepped
+        return bool(written)
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer_frames() == 1:

@@ -39,6 +39,20 @@ def closure():
 for _ in range(2):
     optimizer.step(closure)
 """
+AFTER_ANOTHER = """
+inputs = nn.Sequential(nn.Flatten())(inputs)
+for step in range(12):
+    ((net(inputs) - targets) ** 2).mean().backward()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight -= 0.01 * weight.grad
+            weight.grad = None
+"""
+FRESH = """
+for each in range(12):
+    net = nn.Linear(32, 1)
+    net(inputs).mean().backward()
+"""
 PRINTED = f"torch.manual_seed(0)\n{CLOSURE}".replace(
     "optimizer.step(closure)", "print('loss', optimizer.step(closure).item())"
 )
@@ -61,6 +75,14 @@ def test_evaluations_of_an_optimizers_closure_are_no_steps_by_hand(run_script, t
     ended = in_process(run_script, tmp_path)(HEAD + CLOSURE, "amp=o0")
     assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
     assert "at step 1 on 1 rank" in ended.result["observed"]["why"]
+
+
+@pytest.mark.parametrize(("text", "verdict"), [(AFTER_ANOTHER, "proved"), (FRESH, "unknown")], ids=["steps", "none"])
+def test_steps_by_hand_are_of_any_module_whose_weights_are_written_after_a_backward(
+    run_script, tmp_path, text, verdict
+):
+    ended = in_process(run_script, tmp_path)(HEAD + text, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, verdict), ended.result["observed"]
 
 
 def test_a_step_of_too_many_operations_is_given_up_in_the_middle_and_not_observed_again(
