@@ -79,7 +79,7 @@ class ScriptAttempt:
             watchdog.watching() if self._settings.amp.claims else contextlib.nullcontext(),
         ):
             where = (started.workdir, started.inputs, started.named)
-            code, failure, trace = execute(started.file, started.arguments, *where)
+            code, failure, trace = execute(started.file, started.arguments, *where, instead=self._wrapper.instead)
         if self._meter.over:  # an error of a script that was interrupted by the end of its block is no failure
             code = self._end(0)
             blocks.end_within(blocks.GRACE, lambda: code)

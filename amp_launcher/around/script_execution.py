@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +27,13 @@ last backward, holds the GIL and waits for gloo's thread, which needs the GIL to
 
 
 def execute(
-    file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str], named: str = ""
+    file: Path,
+    passed: Sequence[str],
+    workdir: Path,
+    inputs: Mapping[str, str],
+    named: str = "",
+    *,
+    instead: Callable[[BaseException], str] = script.instead,
 ) -> tuple[int, str | None, str]:
     """Run the file as `python NAMED ...` would, in `workdir`, with a link there to each of the `inputs`.
 
@@ -71,7 +77,7 @@ def execute(
     except BaseException as error:
         trace = _traceback(error, place)
         print(trace, end="", file=sys.stderr, flush=True)
-        hint = script.instead(error) or _not_linked(error, workdir)
+        hint = instead(error) or _not_linked(error, workdir)
         if hint:
             print(f"script: {hint}", file=sys.stderr)
         said = f"{type(error).__name__}: {error}".removesuffix(": ")  # `assert` says nothing

@@ -129,6 +129,10 @@ class Wrapper(ABC):
         """Why no step was seen, for the end of a sentence that says so."""
         return ""
 
+    def instead(self, error: BaseException) -> str:
+        """Advice on an error that ended the script; empty where nothing is known."""
+        return script.instead(error)
+
     def trained_nothing(self) -> bool:
         """Whether it is known that this process took no step, rather than that none was seen."""
         return False

@@ -51,6 +51,11 @@ BEGAN_LATE = (
     " (autocast begins where a step calls its first module, and products were computed before: write model(x) for "
     "model.forward(x), or torch.autocast around what uses weights without a module, and say train.precision=script)"
 )
+MIXED_UP = (
+    "amp={level} is torch.autocast around the script: under it layers give {half} beside float32 weights and inputs, "
+    "as they would by hand; cast what meets their results, as by other.to(output.dtype), or say amp=o0"
+)
+_OF_DTYPES = re.compile("dtype|scalar type|BFloat16|Half")
 MADE_NONE = (
     " (its text has a Precision, which would apply the mode, and it made none: make it in every case, or say "
     "train.precision=launcher for what can be applied around the script)"
@@ -142,6 +147,12 @@ class TorchWrapper(Wrapper):
 
     def unseen(self) -> str:
         return self.observer.unseen()
+
+    def instead(self, error: BaseException) -> str:
+        applies = self._autocast is not None and isinstance(error, (RuntimeError, TypeError))
+        if applies and _OF_DTYPES.search(str(error)):
+            return MIXED_UP.format(level=self.mode.level, half=str(self.precision.dtype).removeprefix("torch."))
+        return super().instead(error)
 
     def trained_nothing(self) -> bool:
         return self.observer.trained_nothing()

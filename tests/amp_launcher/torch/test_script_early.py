@@ -114,6 +114,14 @@ def test_a_loss_that_casts_its_own_weights_under_a_second_optimizer_is_told_so(r
     assert "autocast begins" not in ended.err + ended.result["reason"]
 
 
+def test_an_error_of_dtypes_under_autocast_is_explained(run):
+    text = PLAIN.replace("loss = (", "torch.tensordot(net(inputs), targets, 2)\n    loss = (")
+    ended = run(text, "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "unknown"), ended.err
+    assert "under it layers give bfloat16 beside float32 weights" in ended.result["reason"]
+    assert run(text, "amp=o0").verdict == "proved"
+
+
 CACHED = """
 def cached():
     with torch.no_grad():
