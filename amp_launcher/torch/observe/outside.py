@@ -3,7 +3,8 @@
 Each tensor that training uses was written by an operation that was seen, or is given: older than the step, or data.
 What is neither:
 
-- memory that was allocated, and read before an operation that was seen wrote it;
+- memory that was allocated, and read before an operation that was seen wrote it, but for int64: indices and lengths,
+  which torch itself writes without an operation, as those that `pad_packed_sequence` returns;
 - memory that left torch, as an array of NumPy, and was written there, after values of training left it or in an
   autograd function;
 - what an autograd function returns, or a gradient in backward, that no operation wrote;
@@ -297,7 +298,7 @@ class Writers:
         kwargs: Mapping[str, Any],
         steps: Callable[[], bool],
     ) -> None:
-        if tensor.numel() and kwargs.get("beta") != 0 and not steps():
+        if tensor.numel() and tensor.dtype != torch.int64 and kwargs.get("beta") != 0 and not steps():
             node = tensor.grad_fn
             if isinstance(node, function.BackwardCFunction):
                 _make_outside(record, _output_of(node))

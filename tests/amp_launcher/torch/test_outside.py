@@ -87,6 +87,7 @@ return result"""
 WORKSPACE = """result = torch.empty(8, 64)
 result.numpy()[:] = product(inputs, weight)
 return result.clone()"""
+INTEGERS = WORKSPACE.replace("64)", "64, dtype=torch.int32)").replace("clone", "float")
 ZEROS = WORKSPACE.replace("empty", "zeros").removesuffix(".clone()")
 RESULT = ZEROS.replace("torch.zeros(8, 64)", "(inputs @ weight.T).float()").replace(
     "result.numpy", "result.detach().numpy"
@@ -108,6 +109,7 @@ OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
         ({"forward": "return torch.from_dlpack(product(inputs, weight))"}, "Outside"),
         ({"forward": CTYPES}, "the output of Outside"),
         ({"forward": WORKSPACE}, "memory that Outside read as it was allocated"),
+        ({"forward": INTEGERS}, "memory that Outside read as it was allocated"),
         ({"forward": ZEROS}, "memory of Outside that was written outside torch"),
         ({"forward": CTYPES.replace("empty", "zeros")}, "memory of Outside"),
         ({"forward": RESULT}, "memory of Outside"),
@@ -128,8 +130,8 @@ OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
             "a gradient that was written outside torch",
         ),
     ],
-    ids="from_numpy lists frombuffer dlpack ctypes workspace zeros zeros-ctypes result layer older copy backward "
-    "no-function gradient gradient-in-place".split(),
+    ids="from_numpy lists frombuffer dlpack ctypes workspace integers zeros zeros-ctypes result layer older copy "
+    "backward no-function gradient gradient-in-place".split(),
 )
 def test_what_is_computed_outside_torch_is_unknown(run, parts, named):
     ended = run(half="layer" not in parts, **parts)  # at o0 and at o1, where it is found alike
@@ -169,6 +171,8 @@ def test_transformer_engine_is_named_as_what_cannot_be_seen(run, base):
 ACTION = """with torch.no_grad():
     action = net(inputs).float().numpy()
 inputs = torch.tensor(images[:8] + action)"""
+PACKED = "nn.utils.rnn.pack_padded_sequence(inputs[..., None], torch.full((8,), 5), batch_first=True)"
+LENGTHS = f"super().forward(inputs)[nn.utils.rnn.pad_packed_sequence({PACKED}, batch_first=True)[1] - 1]"
 
 
 @pytest.mark.parametrize(
@@ -185,9 +189,10 @@ inputs = torch.tensor(images[:8] + action)"""
         {"forward": "return torch.baddbmm(torch.empty(1, 8, 64).to(inputs), inputs[None], weight.T[None], beta=0)[0]"},
         {"forward": "return inputs @ weight.T * torch.tensor(2.0)"},
         {"layer": "nn.functional.linear(inputs, self.weight) * torch.tensor([1.0, 2.0] * 32)"},
+        {"layer": LENGTHS},
     ],
     ids="seen metrics-after metrics-before metrics-inside buffer input-gradients action noise beta=0 number "
-    "constant".split(),
+    "constant lengths".split(),
 )
 def test_data_and_what_is_logged_are_no_work_outside_torch(run, parts):
     ended = run(**parts)
