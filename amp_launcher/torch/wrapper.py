@@ -55,6 +55,10 @@ MIXED_UP = (
     "amp={level} is torch.autocast around the script: under it layers give {half} beside float32 weights and inputs, "
     "as they would by hand; cast what meets their results, as by other.to(output.dtype), or say amp=o0"
 )
+NO_KERNEL = (
+    "amp={level} is torch.autocast around the script, and oneDNN has no kernel of this layer in {half} on this CPU, by "
+    "hand either: call the layer in torch.autocast('cpu', enabled=False) on inputs.float(), or say amp=o0"
+)
 _OF_DTYPES = re.compile("dtype|scalar type|BFloat16|Half")
 MADE_NONE = (
     " (its text has a Precision, which would apply the mode, and it made none: make it in every case, or say "
@@ -150,8 +154,10 @@ class TorchWrapper(Wrapper):
 
     def instead(self, error: BaseException) -> str:
         applies = self._autocast is not None and isinstance(error, (RuntimeError, TypeError))
-        if applies and _OF_DTYPES.search(str(error)):
-            return MIXED_UP.format(level=self.mode.level, half=str(self.precision.dtype).removeprefix("torch."))
+        lacks = "could not create a primitive" in str(error)
+        if applies and (lacks or _OF_DTYPES.search(str(error))):
+            half = str(self.precision.dtype).removeprefix("torch.")
+            return (NO_KERNEL if lacks else MIXED_UP).format(level=self.mode.level, half=half)
         return super().instead(error)
 
     def trained_nothing(self) -> bool:

@@ -120,6 +120,9 @@ def test_an_error_of_dtypes_under_autocast_is_explained(run):
     assert (ended.code, ended.verdict) == (1, "unknown"), ended.err
     assert "under it layers give bfloat16 beside float32 weights" in ended.result["reason"]
     assert run(text, "amp=o0").verdict == "proved"
+    lacks = "could not create a primitive descriptor for the LSTM forward propagation primitive"
+    ended = run(PLAIN.replace("loss = (", f"raise RuntimeError('{lacks}')\n    loss = ("), "amp=o1")
+    assert "oneDNN has no kernel of this layer in bfloat16 on this CPU" in ended.result["reason"]
 
 
 CACHED = """
