@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +68,7 @@ def without_starter(words: Sequence[str]) -> str:
 
 def meant(word: str, *, exactly: bool = False) -> str:
     """`; did you mean FILE.py?` for a word that is close to the name of a script in this folder; `; NAME is named by
-    its file, FILE` for a module, and for a program beside this Python; else an empty string.
+    its file, FILE` for a module, and for a program in Python, as packages install them; else an empty string.
 
     With `exactly`, only for a word that lacks the `.py`.
     """
@@ -74,12 +76,18 @@ def meant(word: str, *, exactly: bool = False) -> str:
         return f"; {word} is a folder: name a script in it, as {word}/train.py"
     if "." in word and (module := _module_file(word)):
         return f"; a module is named by its file, {module}"
-    program = Path(sys.executable).with_name(word)
-    if "/" not in word and not exactly and os.access(program, os.X_OK):
+    program = shutil.which(word, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if not exactly and program and _is_python(Path(program)):
         return f"; a program is named by its file, {program}"
     scripts = sorted(path.name for path in Path().glob("*.py"))
     name = word if "." in word else f"{word}.py"
     return nearest(name, {name} & set(scripts) if exactly else scripts)
+
+
+def _is_python(program: Path) -> bool:
+    with contextlib.suppress(OSError), program.open("rb") as file:
+        return re.match(rb"#!.*python", file.readline(256)) is not None
+    return False
 
 
 def _module_file(module: str) -> str | None:
