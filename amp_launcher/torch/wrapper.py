@@ -32,6 +32,7 @@ from amp_launcher.torch.observe.step_counter import StepCounter
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spawned_ranks import SpawnedRanks
+from amp_launcher.world import cgroup_limits
 from amp_launcher.world.world import rank_and_size
 
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -172,7 +173,7 @@ def _take_threads(before: Mapping[str, str | None], torch: Any) -> None:
     for name in THREADS:
         said = os.environ.get(name)
         if said != before[name] and (number := re.match(r"[1-9]\d{0,5}", said or "")):
-            torch.set_num_threads(min(int(number[0]), len(os.sched_getaffinity(0))))
+            torch.set_num_threads(min(int(number[0]), cgroup_limits.free_cpus()))
             return
 
 

@@ -22,7 +22,7 @@ def cpus(root: Path = ROOT) -> int:
     `root` is the folder that holds /proc and /sys.
     """
     quotas = [quota for group in _groups(root, "cpu") if (quota := _quota(group)) is not None]
-    return max(1, min([_free(), *(math.ceil(quota) for quota in quotas)]))
+    return max(1, min([free_cpus(), *(math.ceil(quota) for quota in quotas)]))
 
 
 def memory(root: Path = ROOT) -> int:
@@ -37,10 +37,10 @@ def threads(*variables: str) -> int | None:
     """Threads to set in a framework; None where its default, one for each CPU of this process, is right, or where one
     of these environment variables sets them."""
     allowed = cpus()
-    return allowed if not os.environ.keys() & set(variables) and allowed < _free() else None
+    return allowed if not os.environ.keys() & set(variables) and allowed < free_cpus() else None
 
 
-def _free() -> int:
+def free_cpus() -> int:
     """CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
