@@ -56,11 +56,13 @@ stop_before_end() { # yes, or empty for a job that can't be asked to save and st
 }
 
 # At the beginning of a preemption's grace time Slurm sends TERM to a job's steps, and neither to this shell nor to what
-# it started. So a step waits for that, on this node, and takes no resources of its own.
+# it started. So a step waits for that, on this node, and takes no resources of its own. On a busy cluster it begins late,
+# and asks whether TERM came before it.
 hear_preemption() {
   srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" --mem=0 --gres=none --mpi=none --cpu-bind=none \
-    --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM; sleep infinity & wait' hear "$$" \
-    </dev/null >/dev/null 2>&1 &
+    --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM
+      case $(timeout 10 scontrol --oneliner show job "$2") in *" PreemptTime="[1-9]*) kill -USR2 "$1" && exit ;; esac
+      sleep infinity & wait' hear "$$" "$(job_id)" </dev/null >/dev/null 2>&1 &
   LAUNCHER_HEARING=$!
 }
 

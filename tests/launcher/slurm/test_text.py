@@ -476,3 +476,14 @@ def test_ranks_that_end_before_their_script_heard_of_the_preemption_are_preempte
 ) -> None:
     programs.does("scontrol", f"echo '{job}'")
     assert of_job('LAUNCHER_ASKED=; hear_late; echo "$LAUNCHER_ASKED"') == asked
+
+
+@pytest.mark.parametrize(("since", "said"), [("2026-11-27T20:51:08", "asked"), ("None", "waits")])
+def test_a_preemption_that_began_before_the_step_that_waits_for_it_is_heard(
+    programs: Programs, since: str, said: str
+) -> None:
+    programs.does("scontrol", f"echo 'JobId=7 PreemptTime={since} x'")
+    programs.does("srun", 'while [ "$1" != bash ]; do shift; done; exec "$@"')
+    programs.does("sleep", "exit 0")
+    calls = "trap 'echo asked; exit' USR2; hear_preemption; wait \"$LAUNCHER_HEARING\"; echo waits"
+    assert of_job(calls, SLURMD_NODENAME="n1") == said
