@@ -123,6 +123,8 @@ def test_an_error_of_dtypes_under_autocast_is_explained(run):
     lacks = "could not create a primitive descriptor for the LSTM forward propagation primitive"
     ended = run(PLAIN.replace("loss = (", f"raise RuntimeError('{lacks}')\n    loss = ("), "amp=o1")
     assert "oneDNN has no kernel of this layer in bfloat16 on this CPU" in ended.result["reason"]
+    ended = run(PLAIN.replace("loss = (", "nn.functional.nll_loss(targets, targets[:, 0])\n    loss = ("), "amp=o1")
+    assert ended.code == 1 and ended.result["reason"].endswith("but got Float"), "as without autocast"
 
 
 CACHED = """
