@@ -160,7 +160,7 @@ class Driver:
         stopping.cancel([other.run for other in self._open.values()], now=True)
 
     def _prune(self, worse: Mapping[int, int], display: Display) -> None:
-        trials = {self._open[number].run: self._open[number] for number in worse}
+        trials = {trial.run: trial for number, trial in self._open.items() if number in worse}
         for row, _ in stopping.cancel(list(trials), now=True):
             trial = trials[row.run]
             if row.state.name == "done":  # meanwhile
