@@ -20,12 +20,8 @@ def once_imported(name: str, callback: Callable[[ModuleType], None]) -> Iterator
         callback(sys.modules[name])
         yield
         return
-    finder = _Finder(name, callback)
-    sys.meta_path.insert(0, finder)
-    try:
+    with _first(_Finder(name, callback)):
         yield
-    finally:
-        finder.remove()
 
 
 class _Finder(MetaPathFinder):
@@ -65,12 +61,18 @@ class _Finder(MetaPathFinder):
 def hidden(name: str, callback: Callable[[ModuleType], None]) -> Iterator[None]:
     """Leave an imported package out of `sys.modules` until a script imports it, as in plain Python, and call `callback`
     with it then."""
-    package = _Hidden(name, callback)
-    sys.meta_path.insert(0, package)
+    with _first(_Hidden(name, callback)):
+        yield
+
+
+@contextlib.contextmanager
+def _first(finder: _Finder | _Hidden) -> Iterator[None]:
+    """Have modules looked for by this finder before all others."""
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        package.show()
+        finder.remove()
 
 
 class _Hidden(MetaPathFinder, Loader):
@@ -82,7 +84,8 @@ class _Hidden(MetaPathFinder, Loader):
         assert spec is not None
         self._spec = spec
 
-    def show(self) -> None:
+    def remove(self) -> None:
+        """Show the package again."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             sys.modules.update(self._modules)
@@ -99,5 +102,5 @@ class _Hidden(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # the import has set its own
-        self.show()
+        self.remove()
         self._callback(module)
