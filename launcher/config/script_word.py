@@ -19,7 +19,8 @@ from launcher.errors import UsageError
 NO_PAIR = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
 """Overrides without `=`: those that remove a value, and those that pass a variable of this shell."""
 
-STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "srun", "mpirun")
+_STARTERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "srun", "mpirun")
+"""Programs that people start their scripts with."""
 
 
 def is_script(word: str) -> bool:
@@ -57,7 +58,7 @@ def spelled_out(words: Sequence[str]) -> tuple[str, ...]:
 def without_starter(words: Sequence[str]) -> str:
     """What to say of a command line as `torchrun train.py`; empty where its first word starts no scripts."""
     starter = os.path.basename(words[0])
-    if starter not in STARTERS:
+    if starter not in _STARTERS:
         return ""
     named = next((word for word in words[1:] if word.endswith(".py")), None)
     modules = [file for flag, word in itertools.pairwise(words) if flag == "-m" and (file := _module_file(word))]
