@@ -1,4 +1,4 @@
-"""What Slurm's programs are asked, and what becomes of their answers: stand-ins for them say what a test needs."""
+"""What Slurm's programs are asked, and what is made of their answers, which are a test's own here."""
 
 from __future__ import annotations
 

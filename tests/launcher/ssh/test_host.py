@@ -46,7 +46,7 @@ def asking(monkeypatch: pytest.MonkeyPatch, *answers: tuple[float, Any]) -> tupl
     monkeypatch.setattr(host, "time", session)
     monkeypatch.setitem(REQUESTS, "hello", REQUESTS["hello"]._replace(seconds=SECONDS))
     asked = Host(Address(destination="box"))
-    asked._session = session  # type: ignore[assignment]
+    monkeypatch.setattr(asked, "_session", session)
     return asked, session
 
 

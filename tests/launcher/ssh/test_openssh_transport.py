@@ -1,4 +1,4 @@
-"""What is told of ssh's complaints, and where its stream ends. No connection."""
+"""What is told of the errors that ssh prints, and how its streams are read. No connection."""
 
 from __future__ import annotations
 
