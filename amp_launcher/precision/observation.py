@@ -27,8 +27,9 @@
      "kernels": 0,                                       the GPU's that multiplied matrices for counted operations
      "uncounted_kernels": {name and operation: times},   its others whose names show that they multiply matrices
      "unlaunched_kernels": {name: times},                those of them that no operator launched, where that is judged
-     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],     or "adapter" | "frozen", where
-                                                         the float32 weights that train are few beside frozen half ones
+     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements", "module"}], or "adapter" | "frozen", where
+                                                         the float32 weights that train are few beside frozen half ones;
+                                                         the name of a module that has some, where it is known
      "unscaled": True,                                   a loss scale was taken out of gradients; absent if not known
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it

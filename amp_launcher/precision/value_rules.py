@@ -42,8 +42,9 @@ def parameters(report: Report) -> Iterator[Finding]:
             what = names.get(entry["group"], "parameters")
             advice = " (amp=o0 leaves float64 as it is)" if entry["dtype"] == "float64" else ""
             advice = _CAST if level == "o1" and is_half(entry["dtype"]) else advice
+            such_as = f", such as those of module {module}" if (module := entry.get("module")) else ""
             found = f"{entry['elements']} {what} are {entry['dtype']}"
-            yield contradicted(f"{found}, but {level} makes them {expected}{advice}")
+            yield contradicted(f"{found}{such_as}, but {level} makes them {expected}{advice}")
 
 
 def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:

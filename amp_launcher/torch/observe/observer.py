@@ -94,10 +94,11 @@ class PrecisionObserver:
     def _owners(self) -> dict[nn.Parameter, Owner]:
         return self._modules.owners()
 
-    def _weight_groups(self) -> Counter[tuple[str, str]]:
-        """How many elements the weights of each group have in each dtype."""
+    def _weight_groups(self) -> list[dict[str, Any]]:
+        """A report's `parameters`: how many elements the weights of each group have in each dtype, and one's module."""
         owners, adapters = self._owners(), self._modules.has_adapters()
         elements: Counter[tuple[str, str]] = Counter()
+        modules: dict[tuple[str, str], str] = {}
         for parameter, owner in owners.items():
             if parameter.is_floating_point():
                 group = "kept" if owner.kept else "norm" if isinstance(owner.module, NORMS) else "other"
@@ -105,8 +106,13 @@ class PrecisionObserver:
                     group = "frozen"  # o1 leaves what no optimizer steps as it was loaded, such as a teacher
                 elif adapters:
                     group = "adapter"
-                elements[group, dtype_name(local(parameter).dtype)] += parameter.numel()
-        return elements
+                key = group, dtype_name(local(parameter).dtype)
+                elements[key] += parameter.numel()
+                modules[key] = owner.name
+        return [
+            {"group": group, "dtype": dtype, "elements": count, "module": modules[group, dtype]}
+            for (group, dtype), count in elements.items()
+        ]
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
@@ -115,10 +121,7 @@ class PrecisionObserver:
             self._resolved,
             rank=distributed.get_rank() if ranks else 0,
             world_size=distributed.get_world_size() if ranks else 1,
-            parameters=[
-                {"group": group, "dtype": dtype, "elements": count}
-                for (group, dtype), count in self._weight_groups().items()
-            ],
+            parameters=self._weight_groups(),
             evaluation=evaluation,
             gemm_layers=self._gemm_layers,
         )

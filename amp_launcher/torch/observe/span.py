@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ class Span(PrecisionObserver):
         self._shards: dict[nn.Parameter, Owner] = {}
         """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
         parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
-        self._as_stepped: Counter[tuple[str, str]] | None = None
+        self._as_stepped: list[dict[str, Any]] | None = None
         """The weights when the newest step ended: what a script makes of them when it has trained, such as half
         precision to save, is its own matter."""
         self._cast_names = precision.module_names()
@@ -118,7 +118,7 @@ class Span(PrecisionObserver):
         owners = self._modules.owners()
         self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
 
-    def _weight_groups(self) -> Counter[tuple[str, str]]:
+    def _weight_groups(self) -> list[dict[str, Any]]:
         return super()._weight_groups() if self._as_stepped is None else self._as_stepped
 
     def _owners(self) -> dict[nn.Parameter, Owner]:

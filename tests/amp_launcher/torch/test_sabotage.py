@@ -278,7 +278,7 @@ KEPT = ("ran in forward, but amp.keep_fp32=[second] keeps it in float32", "param
     [
         (round_kept_layers, [Amp(level="o2", keep_fp32=("second",))], KEPT),
         (cast_back, [O2, O3], ["parameters are float32"]),
-        (round_head, [O0], ["parameters are bfloat16"]),
+        (round_head, [O0], ["parameters are bfloat16, such as those of module second, but o0"]),
         (step_without_masters, [O2], ["the optimizer stepped bfloat16 weights"]),
     ],
 )

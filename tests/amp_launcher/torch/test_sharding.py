@@ -276,7 +276,7 @@ CONTRADICTED: dict[str, tuple[str, Any, Any]] = {
         None,
     ),
     "shards-in-half": (
-        "parameters are bfloat16, but o2 makes them float32",
+        "parameters are bfloat16, such as those of module blocks.0.attention.qkv, but o2 makes them float32",
         None,
         lambda training: training.net.bfloat16(),
     ),
