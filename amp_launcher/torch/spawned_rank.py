@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import current_process
+from multiprocessing import current_process, parent_process
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -36,12 +36,17 @@ class SpawnedRank:
     def __call__(self, function: Callable[..., Any], rank: int, *others: Any) -> None:
         run = sys.modules["torch.multiprocessing.spawn"]._wrap
         with contextlib.ExitStack() as around:
-            telling = None
+            telling = failure = None
             try:
                 telling = self._observe(rank, around)
             except Exception as error:
                 around.close()
-                print(f"script: warning: rank {rank} is not observed: {type(error).__name__}: {error}", file=sys.stderr)
+                failure = f"{type(error).__name__}: {error}"
+            # torch has the kernel end a rank with the process that starts it, but only from here on.
+            if (starter := parent_process()) and not starter.is_alive():
+                sys.exit(f"script: rank {rank} ends, as the process that started it has ended")
+            if failure:
+                print(f"script: warning: rank {rank} is not observed: {failure}", file=sys.stderr)
             try:
                 run(function, rank, *others)
             except BlockOver:

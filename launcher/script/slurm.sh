@@ -206,8 +206,9 @@ saved_state() { # what there is to resume from, in words
     newest=${newest##*step-}
   elif [ "$LAUNCHER_WHO" = comparison ]; then
     return
-  elif [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -print -quit)" ]; then
-    echo "checkpoint in LAUNCHER_CHECKPOINT_DIR"
+  else
+    [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -print -quit)" ] && newest=checkpoint || newest="no checkpoint"
+    echo "$newest in LAUNCHER_CHECKPOINT_DIR"
     return
   fi
   [[ $newest =~ ^[0-9]+$ ]] && echo "checkpoint at step $((10#$newest))" || echo "no checkpoint"
@@ -226,7 +227,7 @@ end_for_slurm() { # end: after a request to stop that was not a person's
     why="${#requeued[@]} of $LAUNCHER_MAX_REQUEUES requeues used (cluster.max_requeues); $why"
     status stopped "$LAUNCHER_EXIT" "$1" "$why"
   elif ! has_checkpoint; then
-    why+="; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set script.resume_arguments"
+    why+="; not requeued, as it would start over: save there, or set script.resume_arguments"
     status stopped "$LAUNCHER_EXIT" "$1" "$why"
   else
     : >"$LAUNCHER_LOGS/requeued"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from amp_launcher.around.child_processes import RANKS
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.settings import Settings
+from amp_launcher.torch import spawned_rank
+from amp_launcher.torch.spawned_rank import SpawnedRank
 from amp_launcher.typed import plain
 from tests.amp_launcher.forking import Forked, environment, run_as_main
 
@@ -175,3 +179,16 @@ def test_one_that_calls_should_stop_saves_and_ends_by_itself(tmp_path, run, requ
     ended, result, _ = run(f"REQUEST = {request_to!r}\n{STOPS}", environ=environment(**named))
     assert ended.returncode == 0 and "saved" in ended.stdout, ended
     assert result["observed"]["verdict"] == "proved" and (tmp_path / "checkpoints/last").exists()
+
+
+def test_a_rank_that_gets_ready_after_the_process_that_started_it_has_ended_trains_nothing(monkeypatch, capsys):
+    """It would train beside the next attempt: torch's own end of a rank begins later."""
+    ran = []
+    monkeypatch.setattr(importlib.import_module("torch.multiprocessing.spawn"), "_wrap", lambda *call: ran.append(call))
+    rank = SpawnedRank(SimpleNamespace(), "/nobody/listens", resumed=False)
+    for lives, runs in ((False, 0), (True, 1)):
+        monkeypatch.setattr(spawned_rank, "parent_process", lambda lives=lives: SimpleNamespace(is_alive=lambda: lives))
+        with nullcontext() if lives else pytest.raises(SystemExit, match="rank 1 ends, as the process that"):
+            rank(print, 1)
+        assert len(ran) == runs
+    assert "warning: rank 1 is not observed" in capsys.readouterr().err
