@@ -57,12 +57,19 @@ stop_before_end() { # yes, or empty for a job that can't be asked to save and st
 
 # At the beginning of a preemption's grace time Slurm sends TERM to a job's steps, and neither to this shell nor to what
 # it started. So a step waits for that, on this node, and takes no resources of its own. On a busy cluster it begins late,
-# and asks whether TERM came before it.
+# and asks whether TERM came before it. srun would take what the job asked for, its GPUs too, from variables.
 hear_preemption() {
-  srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" --mem=0 --gres=none --mpi=none --cpu-bind=none \
-    --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM
-      case $(timeout 10 scontrol --oneliner show job "$2") in *" PreemptTime="[1-9]*) kill -USR2 "$1" && exit ;; esac
-      sleep infinity & wait' hear "$$" "$(job_id)" </dev/null >/dev/null 2>&1 &
+  local job name
+  job=$(job_id)
+  (
+    for name in "${!SLURM_@}" "${!SRUN_@}"; do
+      case $name in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$name" ;; esac
+    done
+    exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" --mem=0 --gres=none --mpi=none --cpu-bind=none \
+      --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM
+        case $(timeout 10 scontrol --oneliner show job "$2") in *" PreemptTime="[1-9]*) kill -USR2 "$1" && exit ;; esac
+        sleep infinity & wait' hear "$$" "$job" </dev/null >/dev/null 2>&1
+  ) &
   LAUNCHER_HEARING=$!
 }
 
