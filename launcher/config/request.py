@@ -14,7 +14,7 @@ from amp_launcher.around.script import in_image
 from amp_launcher.precision.levels import NO_CLAIM
 from amp_launcher.settings import Settings
 from launcher import waiting
-from launcher.config import script_text, script_word
+from launcher.config import script_text, script_word, slurm_flags
 from launcher.config.compose import Composer
 from launcher.config.parse import COMMAND_LINE, PASSED, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
@@ -105,13 +105,15 @@ def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool =
 
 def _instead(name: str, value: str, overrides: Sequence[str]) -> str:
     """A hint for an unknown flag; empty where none is known."""
+    key = f"cluster.{slurm_flags.NAMED[name]}" if name in slurm_flags.NAMED else name
+    hint = ""
+    if is_key(key):
+        hint = f"; a key has no dashes: {key}={value or '...'}"
+    elif name.replace("-", "") == "dryrun":
+        hint = "; `plan` shows what would be started"
     if "recipe=script" in overrides or (overrides and script_word.is_script(overrides[0])):
-        return "; arguments of the script go after --"
-    if is_key(name):
-        return f"; a key has no dashes: {name}={value or '...'}"
-    if name.replace("-", "") == "dryrun":
-        return "; `plan` shows what would be started"
-    return ""
+        hint += "; arguments of the script go after --"
+    return hint
 
 
 def compose(words: Words) -> tuple[Cell, ...]:

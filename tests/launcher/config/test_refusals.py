@@ -226,6 +226,7 @@ FIRST_WORDS = {
     "kill x": "say `cancel x`",
     "status": "status is not a verb; say `ls`",
     "--amp=o2": "a key has no dashes: amp=o2",
+    "train.py --partition gpu": "no dashes: cluster.partition=...; arguments of the script go after --",
     "amp=o2 --dry-run": "`plan` shows what would be started",
     "python train.py --lr 3": "python is not needed: python -m launcher train.py -- ARGUMENTS",
     "plan python -m sub.train": "python -m launcher sub/train.py -- ARGUMENTS",
