@@ -96,6 +96,8 @@ class ScriptObserver:
         self._counts_backwards = False
         """The script steps by hand: each backward is a step."""
         self._ran_backward = False
+        self._stepped_in_backward: list[torch.optim.Optimizer] = []
+        """The optimizers that stepped in the backward that is running, as by hooks of their weights."""
         self._compiles = False
         """The script has called `torch.compile`, as far as that matters to this torch."""
         self._failed_at = 1
@@ -234,9 +236,16 @@ class ScriptObserver:
             self._span.note_shards()
         if self._span is not None and (not self._span.after_step or not elsewhere):
             self._span.after_optimizer(optimizer)
+        if in_backward():  # which undoes what begins or ends in it
+            self._stepped_in_backward.append(optimizer)
+        else:
+            self._ended(optimizer, elsewhere)
+
+    def _ended(self, optimizer: torch.optim.Optimizer, elsewhere: bool, count: int = 1) -> None:
+        """So many steps have ended, of which the last was this optimizer's."""
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
-            self._profiling.before(self.steps + 1)
+            self._profiling.before(self.steps + 1, count)
         if not elsewhere:
             self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
@@ -375,6 +384,9 @@ class ScriptObserver:
             return
         if self._span is not None:
             self._span.backward_ended()
+        if self._stepped_in_backward and not in_backward():
+            optimizers, self._stepped_in_backward = self._stepped_in_backward, []
+            self._ended(optimizers[-1], elsewhere=False, count=len(optimizers))
         if self._backwards_to_wait:
             self._backwards_to_wait -= 1
             if not self._backwards_to_wait:

@@ -29,6 +29,16 @@ thread.start()
 thread.join()
 """
 COMPILED = "net.compile(backend='aot_eager')\n" + loop(6)
+IN_BACKWARD = """
+optimizers = {weight: torch.optim.Adam([weight]) for weight in net.parameters()}
+for weight in net.parameters():
+    weight.register_post_accumulate_grad_hook(lambda weight: optimizers[weight].step())
+for step in range(40):
+    for weight in net.parameters():
+        weight.grad = None
+    (net(inputs) - targets).square().mean().backward()
+"""
+COMPILED_IN_BACKWARD = "net.compile(backend='aot_eager')\n" + IN_BACKWARD
 CLOSURE = """
 optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=12)
 def closure():
@@ -69,6 +79,12 @@ def test_steps_that_no_forward_shows_are_judged(run_script, tmp_path, text):
     half = text.replace("    ((inputs", f"    {HALF}((inputs") if text is NO_MODULE else text
     ended = run(head + half, "amp=o0", "require_proof=false")
     assert ended.verdict == "contradicted", ended.result["observed"]
+
+
+@pytest.mark.parametrize("text", [IN_BACKWARD, COMPILED_IN_BACKWARD], ids=["eager", "compiled"])
+def test_steps_that_hooks_of_the_weights_take_in_backward_are_judged(run_script, tmp_path, text):
+    ended = in_process(run_script, tmp_path)(HEAD + text, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
 
 
 def test_evaluations_of_an_optimizers_closure_are_no_steps_by_hand(run_script, tmp_path):
