@@ -6,11 +6,12 @@ import os
 import sys
 import warnings
 
+from amp_launcher.around.early_environment import as_in_script
 from amp_launcher.loop import require_framework
 
 if "paddle" not in sys.modules:
-    os.environ.setdefault("GLOG_minloglevel", "1")  # its executors log what they do
-    with warnings.catch_warnings():
+    with as_in_script(f"{__name__}.script", ["paddle"]), warnings.catch_warnings():
+        os.environ.setdefault("GLOG_minloglevel", "1")  # its executors log what they do
         warnings.filterwarnings("ignore", message="No ccache found")
         try:
             import paddle  # noqa: F401

@@ -1,7 +1,7 @@
 """Training in TensorFlow with Keras 3. Importing this imports TensorFlow without its messages.
 
 TensorFlow writes to stderr while it is imported, before it can be configured. That output is held back, and shown if
-the import fails.
+the import fails. A script finds the environment as it was before.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+from amp_launcher.around.early_environment import as_in_script
 from amp_launcher.loop import require_framework
 from amp_launcher.precision.support import ONEDNN
 
 SCRIPT = f"{__name__}.script"
 """What is started around a script."""
+PACKAGES = ("tensorflow", "keras", "tf_keras")
+"""Keras, whichever is imported first, imports TensorFlow."""
 
 
 def _import_quietly() -> None:
     # 3 hides errors too: without a GPU TensorFlow reports that as one.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone
+    if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone, by the backend that it has alone
+        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
         os.environ.setdefault(ONEDNN, "1")
     sys.stderr.flush()
     stderr = os.dup(2)
@@ -45,7 +48,8 @@ def _import_quietly() -> None:
 
 
 if "tensorflow" not in sys.modules:
-    _import_quietly()
+    with as_in_script(SCRIPT, PACKAGES, own=(ONEDNN,)):
+        _import_quietly()
 
 from amp_launcher.tensorflow.precision import Precision  # noqa: E402
 

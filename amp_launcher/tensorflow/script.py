@@ -19,7 +19,7 @@ import tensorflow as tf
 from amp_launcher.around import keras_callback
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.early import EarlyVerdict
-from amp_launcher.around.once_imported import once_imported
+from amp_launcher.around.once_imported import hidden, once_imported
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
@@ -42,6 +42,10 @@ WITHOUT_GRAPHS = (
 )
 
 
+BACKEND = "KERAS_BACKEND"
+"""Read by Keras as it is imported."""
+
+
 class TensorFlowWrapper(Wrapper):
     """`amp_launcher.around.wrapper.Wrapper` in TensorFlow."""
 
@@ -49,6 +53,12 @@ class TensorFlowWrapper(Wrapper):
     profiling: Profiling
 
     def __init__(self, started: Started) -> None:
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise SettingsError(
+                f"framework=tensorflow: Keras trains on {backend} here, by {BACKEND} or its keras.json; say "
+                f"framework={_of(backend)}, or env.{BACKEND}=tensorflow",
+                "framework",
+            )
         settings = started.chosen.settings
         kind = kind_of(settings.device)
         self.device = TensorFlowDevice(kind)
@@ -98,6 +108,7 @@ class TensorFlowWrapper(Wrapper):
         self._counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
         meter.disturbed = lambda: self.profiling.running
         with (
+            hidden("keras", _check_backend),
             self.observer.observing(),
             self._counter.counting(),
             keras_callback.attached(self._processes, each_batch=self.device.kind != "cuda"),
@@ -120,6 +131,20 @@ class TensorFlowWrapper(Wrapper):
         keras.config.set_dtype_policy("float32")
         if "tf_keras" in sys.modules:
             sys.modules["tf_keras"].mixed_precision.set_global_policy("float32")
+
+
+def _check_backend(library: Any) -> None:
+    """The script imports Keras, which is there already. Raises `SettingsError` where it has chosen another backend."""
+    backend = os.environ.get(BACKEND) or "tensorflow"
+    if backend != library.backend.backend():
+        raise SettingsError(
+            f"framework=tensorflow: the script sets {BACKEND}={backend}; say framework={_of(backend)}", "framework"
+        )
+
+
+def _of(backend: str) -> str:
+    """The framework of one of Keras's backends."""
+    return "torch" if backend == "torch" else "none"
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def compose(words: Words) -> tuple[Cell, ...]:
     return tuple(_with_framework(cell, read) for cell in by_level(cells(composer, overrides)))
 
 
-def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
+def _with_framework(cell: Cell, read: Callable[[Path, str], dict[str, str]]) -> Cell:
     """The cell; a script without `framework=` gets the one that it imports, which `read` finds.
 
     Raises `UsageError` for a script that imports several.
@@ -135,7 +135,7 @@ def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
     path = _script(cell.config)
     if path is None or cell.config.get("framework"):
         return cell
-    packages = read(path)
+    packages = read(path, _keras_backend(cell.config))
     if cell.config["amp"].get("preset") == NO_CLAIM and len(packages) != 1:
         return dataclasses.replace(cell, config={**cell.config, "framework": "none"})
     if len(packages) > 1:
@@ -154,6 +154,16 @@ def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
     return dataclasses.replace(
         cell, config={**cell.config, "framework": framework, "notes": notes}, words=(*cell.words, word)
     )
+
+
+def _keras_backend(config: Mapping[str, Any]) -> str:
+    """Keras's backend by the variable that the job will have; empty where that isn't known here."""
+    env = config.get("env") or {}
+    if named := env.get(script_text.KERAS_BACKEND):
+        return str(named)
+    inherits_shell = config["cluster"]["kind"] == "local" and config["container"]["kind"] == "none"
+    is_passed = inherits_shell or script_text.KERAS_BACKEND in env  # env.NAME without a value passes on the shell's
+    return os.environ.get(script_text.KERAS_BACKEND, "") if is_passed else ""
 
 
 def _script(config: Mapping[str, Any]) -> Path | None:

@@ -24,13 +24,16 @@ _IN = {
 """Package -> framework."""
 _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "torchvision", "deepspeed", "timm"}
 """Packages that train in torch, for scripts that do not import torch themselves."""
-_KERAS_ON = b"KERAS_BACKEND"
+KERAS_BACKEND = "KERAS_BACKEND"
 """The variable that selects Keras's framework; a script that sets it may train in torch."""
 _KERAS_SET = re.compile(
-    rb"""^[^#\n]*(?:\[["']KERAS_BACKEND["']\]\s*=|setdefault\(\s*["']KERAS_BACKEND["'],)\s*["'](torch|tensorflow)["']""",
+    rb"""^[^#\n]*(?:\[["']KERAS_BACKEND["']\]\s*=|setdefault\(\s*["']KERAS_BACKEND["'],)"""
+    rb"""\s*["'](torch|tensorflow|jax)["']""",
     re.M,
 )
 """`os.environ["KERAS_BACKEND"] = "torch"`, or by `setdefault`."""
+_OF_BACKEND = {"tensorflow": ("tensorflow", "keras"), "torch": ("torch", "keras"), "jax": ("none", "keras on jax")}
+"""Keras's backend -> framework, and what shows it. Nothing observes jax."""
 MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
 
@@ -84,24 +87,31 @@ def names_checkpoints(files: Sequence[Path]) -> bool:
     return False
 
 
-def frameworks(script: Path) -> dict[str, str]:
+def frameworks(script: Path, backend: str = "") -> dict[str, str]:
     """The frameworks that a script imports, each with the package that shows it.
 
-    If it imports none, its own modules count. Libraries on torch count only if no framework is imported.
+    If it imports none, its own modules count. Libraries on torch count only if no framework is imported. `backend` is
+    Keras's by the environment of the job, for a script that sets none.
     """
-    return _frameworks([script]) or _frameworks(list(itertools.islice(own_modules(script), MOST_FILES)))
+    own = itertools.islice(own_modules(script), MOST_FILES)
+    return _frameworks([script], backend) or _frameworks(list(own), backend)
 
 
-def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
+def _frameworks(paths: Sequence[Path], backend: str) -> dict[str, str]:
     names = {name.partition(".")[0] for path in paths for level, name in imported(path) if not level}
     text = b"".join(path.read_bytes() for path in paths) if "keras" in names else b""
     backends = [name.decode() for name in _KERAS_SET.findall(text)]
-    chosen = len({*backends}) == 1 and text.count(_KERAS_ON) == len(backends)  # else the script may use another one
+    if "keras" in names and KERAS_BACKEND.encode() not in text and backend in _OF_BACKEND:
+        backends = [backend]
+    chosen = len({*backends}) == 1 and text.count(KERAS_BACKEND.encode()) in (
+        0,
+        len(backends),
+    )  # else it may use another one
     packages = {_IN[name]: name for name in sorted(names & _IN.keys()) if not (chosen and name == "keras")}
     if chosen:
-        packages.setdefault(backends[0], "keras")
-    elif _KERAS_ON in text:
-        packages.setdefault("torch", _KERAS_ON.decode())
+        packages.setdefault(*_OF_BACKEND[backends[0]])
+    elif KERAS_BACKEND.encode() in text:
+        packages.setdefault("torch", KERAS_BACKEND)
     return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
 
 

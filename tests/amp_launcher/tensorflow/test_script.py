@@ -480,6 +480,20 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     assert result["throughput"]["counted"] == "SGD", "each replica has a count of its own"
 
 
+def test_keras_on_another_backend_is_refused_with_the_framework_that_trains(run, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    code, printed, _ = run("print('started')", "amp=o0")
+    assert (code, printed.out) == (2, "")
+    assert "Keras trains on torch here, by KERAS_BACKEND or its keras.json; say framework=torch" in printed.err
+
+
+def test_a_script_that_sets_another_backend_does_not_train_on_tensorflow(run):
+    text = "import os, sys\nassert 'keras' not in sys.modules\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras\n"
+    code, printed, result = run(f"{text}print('trained')", "amp=o0", environ={"KERAS_BACKEND": "tensorflow"})
+    assert (code, "trained" in printed.out) == (1, False)
+    assert "the script sets KERAS_BACKEND=jax; say framework=none" in result["reason"]
+
+
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
     text = KERAS_PAGE.replace("enable(opt)", "tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)")
     code, printed, result = run(text, "amp=o1", "train.precision=script")

@@ -141,7 +141,6 @@ def test_a_file_of_configuration_may_name_the_script_and_a_named_framework_takes
         *(
             (f"import os, keras\n{line}\n", "uses KERAS_BACKEND and keras")
             for line in (
-                "os.environ['KERAS_BACKEND'] = 'jax'",
                 "os.environ['KERAS_BACKEND'] = 'keras'",
                 "os.environ['KERAS_BACKEND'] == 'torch'",
                 "os.environ.get('KERAS_BACKEND', 'torch')",
@@ -159,10 +158,38 @@ def test_a_script_with_two_frameworks_needs_the_framework_named(text: str, says:
 
 
 @pytest.mark.parametrize("line", ["os.environ['KERAS_BACKEND'] = '{}'", 'os.environ.setdefault("KERAS_BACKEND", "{}")'])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_keras_trains_in_the_framework_that_the_script_sets(line: str, framework: str, project: Path) -> None:
-    (project / "train.py").write_text(f"import os\n{line.format(framework)}\nimport keras\n")
-    assert spec_of("train.py", "amp=o0").training.framework == framework
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
+def test_keras_trains_in_the_framework_that_the_script_sets(
+    line: str, backend: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    (project / "train.py").write_text(f"import os\n{line.format(backend)}\nimport keras\n")
+    assert spec_of("train.py", "amp=o0").training.framework == backend.replace("jax", "none")
+
+
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [
+        ([], "torch"),
+        (["env.KERAS_BACKEND=jax"], "none"),
+        (["cluster=slurm", "cluster.login=far"], "tensorflow"),
+        (["cluster=slurm", "cluster.login=far", "env.KERAS_BACKEND"], "torch"),
+    ],
+)
+def test_keras_trains_in_the_framework_that_the_environment_of_the_job_sets(
+    words: list[str], framework: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    (project / "train.py").write_text("import keras\n")
+    assert spec_of("train.py", "amp=o0", *words).training.framework == framework
+
+
+def test_the_environment_of_the_job_changes_no_framework_of_a_script_without_keras(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    (project / "train.py").write_text(TENSORFLOW)
+    assert spec_of("train.py", "amp=o0").training.framework == "tensorflow"
 
 
 def test_a_framework_is_found_behind_relative_imports(project: Path) -> None:
