@@ -22,6 +22,8 @@ _IN = {
     "paddle": "paddle",
 }
 """Package -> framework."""
+_UNOBSERVED = {"jax", "flax"}
+"""Packages that train in no framework that can be observed, for scripts that import none."""
 _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "torchvision", "deepspeed", "timm"}
 """Packages that train in torch, for scripts that do not import torch themselves."""
 KERAS_BACKEND = "KERAS_BACKEND"
@@ -112,7 +114,9 @@ def _frameworks(paths: Sequence[Path], backend: str) -> dict[str, str]:
         packages.setdefault(*_OF_BACKEND[backends[0]])
     elif KERAS_BACKEND.encode() in text:
         packages.setdefault("torch", KERAS_BACKEND)
-    return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
+    if not packages and names & _ON_TORCH:
+        packages["torch"] = "a library on torch"
+    return packages or {"none": name for name in sorted(names & _UNOBSERVED)}
 
 
 def own_modules(script: Path, follow: Callable[[Path], bool] = lambda path: True) -> Iterator[Path]:

@@ -192,6 +192,12 @@ def test_the_environment_of_the_job_changes_no_framework_of_a_script_without_ker
     assert spec_of("train.py", "amp=o0").training.framework == "tensorflow"
 
 
+@pytest.mark.parametrize(("others", "framework"), [("", "none"), (", tensorflow", "tensorflow"), (", timm", "torch")])
+def test_a_script_in_jax_runs_in_no_framework_that_can_be_observed(others: str, framework: str, project: Path) -> None:
+    (project / "train.py").write_text(f"import jax{others}\n")
+    assert spec_of("train.py", "amp=o0").training.framework == framework
+
+
 def test_a_framework_is_found_behind_relative_imports(project: Path) -> None:
     (project / "net").mkdir()
     (project / "net" / "train.py").write_text("from .parts.model import make\n")
