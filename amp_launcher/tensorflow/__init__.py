@@ -25,9 +25,11 @@ PACKAGES = ("tensorflow", "keras", "tf_keras")
 def _import_quietly() -> None:
     # 3 hides errors too: without a GPU TensorFlow reports that as one.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
-    if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone, by the backend that it has alone
+    if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone
         os.environ.setdefault("KERAS_BACKEND", "tensorflow")
         os.environ.setdefault(ONEDNN, "1")
+    else:  # the wrapper needs it, and a script that imports Keras is told where it would have another
+        os.environ["KERAS_BACKEND"] = "tensorflow"
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held_back:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -53,12 +55,6 @@ class TensorFlowWrapper(Wrapper):
     profiling: Profiling
 
     def __init__(self, started: Started) -> None:
-        if (backend := keras.backend.backend()) != "tensorflow":
-            raise SettingsError(
-                f"framework=tensorflow: Keras trains on {backend} here, by {BACKEND} or its keras.json; say "
-                f"framework={_of(backend)}, or env.{BACKEND}=tensorflow",
-                "framework",
-            )
         settings = started.chosen.settings
         kind = kind_of(settings.device)
         self.device = TensorFlowDevice(kind)
@@ -134,17 +130,18 @@ class TensorFlowWrapper(Wrapper):
 
 
 def _check_backend(library: Any) -> None:
-    """The script imports Keras, which is there already. Raises `SettingsError` where it has chosen another backend."""
-    backend = os.environ.get(BACKEND) or "tensorflow"
-    if backend != library.backend.backend():
+    """The script imports Keras, which is there already. Raises `SettingsError` where alone it would have another
+    backend."""
+    file = Path(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json").expanduser()
+    backend, source = os.environ.get(BACKEND), BACKEND
+    if not backend:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # as Keras reads it
+            backend, source = json.loads(file.read_text()).get("backend"), str(file)
+    if backend and backend != library.backend.backend():
+        framework = "torch" if backend == "torch" else "none"
         raise SettingsError(
-            f"framework=tensorflow: the script sets {BACKEND}={backend}; say framework={_of(backend)}", "framework"
+            f"framework=tensorflow: Keras is on {backend} here, by {source}; say framework={framework}", "framework"
         )
-
-
-def _of(backend: str) -> str:
-    """The framework of one of Keras's backends."""
-    return "torch" if backend == "torch" else "none"
 
 
 if __name__ == "__main__":

@@ -480,18 +480,23 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     assert result["throughput"]["counted"] == "SGD", "each replica has a count of its own"
 
 
-def test_keras_on_another_backend_is_refused_with_the_framework_that_trains(run, monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    code, printed, _ = run("print('started')", "amp=o0")
-    assert (code, printed.out) == (2, "")
-    assert "Keras trains on torch here, by KERAS_BACKEND or its keras.json; say framework=torch" in printed.err
-
-
-def test_a_script_that_sets_another_backend_does_not_train_on_tensorflow(run):
-    text = "import os, sys\nassert 'keras' not in sys.modules\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras\n"
-    code, printed, result = run(f"{text}print('trained')", "amp=o0", environ={"KERAS_BACKEND": "tensorflow"})
-    assert (code, "trained" in printed.out) == (1, False)
-    assert "the script sets KERAS_BACKEND=jax; say framework=none" in result["reason"]
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("os.environ['KERAS_BACKEND'] = 'jax'", "Keras is on jax here, by KERAS_BACKEND; say framework=none"),
+        ("os.environ['KERAS_HOME'] = '{}'", "Keras is on torch here, by {}/keras.json; say framework=torch"),
+    ],
+)
+def test_a_script_that_has_keras_on_another_backend_does_not_train_on_tensorflow(
+    run, tmp_path, monkeypatch, line, says
+):
+    monkeypatch.setitem(sys.modules, "keras", keras)  # an import that fails drops it
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    text = "import os, sys\nassert 'keras' not in sys.modules\nimport tensorflow\nprint('started')\n"
+    text += f"{line.format(tmp_path)}\nimport keras\nprint('trained')"
+    code, printed, result = run(text, "amp=o0", environ={"KERAS_BACKEND": ""})
+    assert (code, "started" in printed.out, "trained" in printed.out) == (1, True, False)
+    assert says.format(tmp_path) in result["reason"]
 
 
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
