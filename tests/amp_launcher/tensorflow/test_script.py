@@ -494,7 +494,7 @@ def test_a_script_that_has_keras_on_another_backend_does_not_train_on_tensorflow
     (tmp_path / "keras.json").write_text('{"backend": "torch"}')
     text = "import os, sys\nassert 'keras' not in sys.modules\nimport tensorflow\nprint('started')\n"
     text += f"{line.format(tmp_path)}\nimport keras\nprint('trained')"
-    code, printed, result = run(text, "amp=o0", environ={"KERAS_BACKEND": ""})
+    code, printed, result = run(text, "amp=o0", environ={"KERAS_BACKEND": "", "KERAS_HOME": ""})
     assert (code, "started" in printed.out, "trained" in printed.out) == (1, True, False)
     assert says.format(tmp_path) in result["reason"]
 
