@@ -131,7 +131,7 @@ class StepCounter:
             if optimizer not in scaling:
                 number = id(optimizer)
                 counts[number] = _Count(optimizer, int(optimizer.iterations.numpy()), scales.get(number))
-                count = optimizer.iterations.value
+                count = optimizer._iterations.value  # of micro-batches, where gradients are accumulated
                 keras_counters |= {id(count), *map(id, getattr(count, "values", ()))}  # one for each replica
         for counter in self._observer.counters:
             if id(counter) not in keras_counters:

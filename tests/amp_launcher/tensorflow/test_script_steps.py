@@ -92,12 +92,13 @@ def run(run_script, tmp_path):
         (LOOP, 12, "SGD"),
         (LOOP.replace("tf.function(lambda: step_of(optimizer))", "lambda: step_of(optimizer)"), 12, "SGD"),
         (RESTORED, 5, "SGD"),
+        (LOOP.replace("0.01", "0.01, gradient_accumulation_steps=3"), 4, "SGD"),
         (TWO, 9, "Adam, the first of 2 optimizers"),
         (TF_KERAS_FIT, 16, "an optimizer"),
         (OTHERS.format(optimizer="tf_keras.optimizers.SGD()"), 3, "an optimizer"),
         (OTHERS.format(optimizer="tf_keras.optimizers.legacy.SGD()"), 3, "an optimizer"),
     ],
-    ids=["graph", "eager", "restored", "two", "fit of tf_keras", "tf_keras", "legacy"],
+    ids=["graph", "eager", "restored", "accumulated", "two", "fit of tf_keras", "tf_keras", "legacy"],
 )
 def test_steps_are_those_of_the_first_optimizer_by_its_own_count(run, text, count, optimizer):
     """Not executions, of which some evaluate; and a restored count begins where it is."""
