@@ -116,7 +116,9 @@ def _frameworks(paths: Sequence[Path], backend: str) -> dict[str, str]:
         packages.setdefault("torch", KERAS_BACKEND)
     if not packages and names & _ON_TORCH:
         packages["torch"] = "a library on torch"
-    return packages or {"none": name for name in sorted(names & _UNOBSERVED)}
+    if not packages and (unobserved := sorted(names & _UNOBSERVED)):
+        packages["none"] = unobserved[0]
+    return packages
 
 
 def own_modules(script: Path, follow: Callable[[Path], bool] = lambda path: True) -> Iterator[Path]:
