@@ -105,10 +105,8 @@ def _frameworks(paths: Sequence[Path], backend: str) -> dict[str, str]:
     backends = [name.decode() for name in _KERAS_SET.findall(text)]
     if "keras" in names and KERAS_BACKEND.encode() not in text and backend in _OF_BACKEND:
         backends = [backend]
-    chosen = len({*backends}) == 1 and text.count(KERAS_BACKEND.encode()) in (
-        0,
-        len(backends),
-    )  # else it may use another one
+    # Where the variable is named otherwise too, the script may use another one.
+    chosen = len({*backends}) == 1 and text.count(KERAS_BACKEND.encode()) in (0, len(backends))
     packages = {_IN[name]: name for name in sorted(names & _IN.keys()) if not (chosen and name == "keras")}
     if chosen:
         packages.setdefault(*_OF_BACKEND[backends[0]])

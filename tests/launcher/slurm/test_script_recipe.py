@@ -153,8 +153,8 @@ def test_two_ranks_that_saved_nothing_before_their_time_limit_are_both_asked_and
     seen = ended(folder, LONG)
     assert (seen.name, seen.attempt) == ("stopped", 1)
     assert seen.reason == (
-        "time limit; no checkpoint in LAUNCHER_CHECKPOINT_DIR; not requeued, as it would start over: save there, or set "
-        "script.resume_arguments"
+        "time limit; no checkpoint in LAUNCHER_CHECKPOINT_DIR; not requeued, as it would start over: save there, or "
+        "set script.resume_arguments"
     )
     lines = sorted(line for line in submitted.output(name).splitlines() if line.startswith("rank"))
     assert lines == ["rank 0 asked on n1", "rank 1 asked on n2"]
