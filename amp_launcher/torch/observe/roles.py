@@ -168,3 +168,10 @@ def has_gradients() -> bool:
 
 def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
+
+
+def in_thread_of_autograd() -> bool:
+    """Whether autograd started this thread, as it does for a GPU's part of a backward. Python knows no such thread
+    until something asks for the current one."""
+    known = [thread for thread in threading.enumerate() if thread.ident == threading.get_ident()]
+    return in_backward() and all(isinstance(thread, threading._DummyThread) for thread in known)

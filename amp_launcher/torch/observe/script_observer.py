@@ -36,7 +36,7 @@ from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe import dispatch_observer
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.recording import warm_ups_noted
-from amp_launcher.torch.observe.roles import in_backward
+from amp_launcher.torch.observe.roles import in_backward, in_thread_of_autograd
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from amp_launcher.torch.precision.model_checks import several_ranks
@@ -214,7 +214,8 @@ class ScriptObserver:
 
     def _is_elsewhere(self) -> bool:
         """Whether this is another thread or process than the script's first."""
-        return (os.getpid(), threading.get_ident()) != self._thread
+        here = os.getpid(), threading.get_ident()
+        return here != self._thread and not (here[0] == self._thread[0] and in_thread_of_autograd())
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):

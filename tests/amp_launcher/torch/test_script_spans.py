@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import builtins
+import queue
 import textwrap
+import threading
 
 import pytest
 
-from amp_launcher.torch.observe import script_observer
+from amp_launcher.torch.observe import roles, script_observer
 from tests.amp_launcher.torch.scripts import HEAD, in_process, loop
 from tests.amp_launcher.wrapped_scripts import run_script
 
@@ -39,6 +43,9 @@ for step in range(40):
     (net(inputs) - targets).square().mean().backward()
 """
 COMPILED_IN_BACKWARD = "net.compile(backend='aot_eager')\n" + IN_BACKWARD
+IN_A_THREAD_OF_BACKWARD = COMPILED_IN_BACKWARD.replace(
+    "optimizers[weight].step()", "in_thread(optimizers[weight].step)"
+)
 CLOSURE = """
 optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=12)
 def closure():
@@ -85,6 +92,25 @@ def test_steps_that_no_forward_shows_are_judged(run_script, tmp_path, text):
 def test_steps_that_hooks_of_the_weights_take_in_backward_are_judged(run_script, tmp_path, text):
     ended = in_process(run_script, tmp_path)(HEAD + text, "amp=o0")
     assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
+
+
+def test_hooks_that_run_in_autograds_own_thread_step_for_the_thread_that_called_backward(
+    run_script, tmp_path, monkeypatch
+):
+    """A GPU's part of a backward runs in a thread that Python did not start."""
+    steps, ended, began = queue.SimpleQueue(), queue.SimpleQueue(), roles.in_backward
+
+    def run():
+        while step := steps.get():
+            ended.put(step())
+
+    thread = _thread.start_new_thread(run, ())
+    for module in (roles, script_observer):
+        monkeypatch.setattr(module, "in_backward", lambda: began() or threading.get_ident() == thread)
+    monkeypatch.setattr(builtins, "in_thread", lambda step: steps.put(step) or ended.get(timeout=60), raising=False)
+    done = in_process(run_script, tmp_path)(HEAD + IN_A_THREAD_OF_BACKWARD, "amp=o0")
+    steps.put(None)
+    assert (done.code, done.verdict) == (0, "proved"), done.result["observed"]
 
 
 def test_evaluations_of_an_optimizers_closure_are_no_steps_by_hand(run_script, tmp_path):
