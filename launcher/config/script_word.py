@@ -64,7 +64,8 @@ def without_starter(words: Sequence[str]) -> str:
     modules = [file for flag, word in itertools.pairwise(words) if flag == "-m" and (file := _module_file(word))]
     script = modules[0] if modules else named or "SCRIPT"
     more = "" if starter.startswith("python") else "; gpus=N train.processes=N is N processes of it on each node"
-    return f"{starter} is not needed: python -m launcher {script} -- ARGUMENTS{more}"
+    path = "PYTHONPATH=. " if modules else ""  # where -m finds a module's others
+    return f"{starter} is not needed: {path}python -m launcher {script} -- ARGUMENTS{more}"
 
 
 def meant(word: str, *, exactly: bool = False) -> str:

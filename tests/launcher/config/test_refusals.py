@@ -229,7 +229,7 @@ FIRST_WORDS = {
     "train.py --partition gpu": "no dashes: cluster.partition=...; arguments of the script go after --",
     "amp=o2 --dry-run": "`plan` shows what would be started",
     "python train.py --lr 3": "python is not needed: python -m launcher train.py -- ARGUMENTS",
-    "plan python -m sub.train": "python -m launcher sub/train.py -- ARGUMENTS",
+    "plan python -m sub.train": "PYTHONPATH=. python -m launcher sub/train.py -- ARGUMENTS",
     "run /usr/bin/torchrun --nproc_per_node=2 train.py": "gpus=N train.processes=N is N processes",
     "plan pip install": f"not a file or key=value; a program is named by its file, {Path(sys.executable).parent}",
 }
