@@ -39,6 +39,7 @@
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
      "problems": [text],                                 why this step couldn't be observed
+     "steps": 2,                                         of a script: how many this is of, the first of them `step`
      "extra": True,                                      only where other ranks need not have observed it
      "grows": True}                                      only where more will be observed before the report is final
 

@@ -51,7 +51,7 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = (), share: floa
         "why": why,
         "dtype": _most(work),
         "half_flop_share": round(half / work.total(), 6) if work.total() else None,
-        "step_flops": max((sum(call["flops"] for call in _calls([report])) for report in reports), default=None),
+        "step_flops": max((_flops_of_step(report) for report in reports), default=None),
         "param_dtypes": dict(elements),
         "reduce_dtype": _dtype_of(reports, "reduced"),
         "gather_dtype": _dtype_of(reports, "gathered"),
@@ -171,6 +171,11 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
             yield contradicted(f"the optimizer stepped {names} weights, but {level} has no masters here")
     elif set(stepped) - ({"float64"} if level == "o0" else set()) - {"float32"}:
         yield contradicted(f"the optimizer stepped {names} weights, but {level} steps float32 ones")
+
+
+def _flops_of_step(report: Report) -> int:
+    done: int = sum(call["flops"] for call in _calls([report])) // report.get("steps", 1)
+    return done
 
 
 def _summary(reports: Sequence[Report]) -> str:

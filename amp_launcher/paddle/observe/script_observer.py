@@ -115,7 +115,7 @@ class ScriptObserver(PrecisionObserver):
 
     def _add_report(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
         if report:
-            self.reports.append(report)
+            self.reports.append({**report, "steps": max(1, self.steps - self._schedule.due + 1)})
 
     def _unseen_graphs(self) -> dict[str, Any]:
         return self._failed(1, [STATIC])

@@ -415,8 +415,10 @@ class ScriptObserver:
     def _close(self, trains: bool = False) -> None:
         assert self._span is not None
         self._span.close(trains)
-        later = {"extra": True} if self._schedule.spans > 1 else {}
-        self.reports += [{**report, **later} for report in self._span.reports]
+        more: dict[str, Any] = {"steps": max(1, self.steps - self._span.first + 1)}
+        if self._schedule.spans > 1:
+            more["extra"] = True
+        self.reports += [{**report, **more} for report in self._span.reports]
         self._span = None
         self._watch.observed()
         self._changed_at = 0

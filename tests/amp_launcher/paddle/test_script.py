@@ -47,6 +47,7 @@ def test_paddles_fit_is_proved_and_its_steps_are_counted(run):
     code, printed, result = run(FIT)
     assert (code, result["steps"], result["observed"]["verdict"]) == (0, 4, "proved"), printed.err
     assert result["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
+    assert result["observed"]["step_flops"] == 2 * 4 * (2 * 8 * 32 + 3 * 32 * 4), "the inputs have no gradient"
 
 
 def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run):

@@ -82,7 +82,7 @@ def test_a_script_that_knows_nothing_of_precision_is_proved_at_o1_and_at_o0_and_
     shutil.rmtree(tmp_path / "run")  # a further attempt would be judged with the first
     single = run(PLAIN, "amp=o0")
     assert (half.code, half.result["status"], half.result["mechanism"]) == (0, "done", "autocast_around")
-    expected = {"verdict": "proved", "dtype": "bfloat16", "half_flop_share": 1.0}
+    expected = {"verdict": "proved", "dtype": "bfloat16", "half_flop_share": 1.0, "step_flops": 548_864}
     assert {key: half.result["observed"][key] for key in expected} == expected
     assert half.result["steps"] == 30
     assert not torch.is_autocast_enabled("cpu")
