@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ from amp_launcher.torch.observe.operators import HOLDING_PRODUCTS
 from amp_launcher.torch.observe.roles import has_gradients
 from amp_launcher.torch.observe.traits import Traits
 from amp_launcher.torch.uncompiled import is_traced
+from amp_launcher.watchdog import own_frame
 
 _ALIASES = ("numpy", "data_ptr", "__dlpack__")
 """Methods that give out a tensor's memory."""
@@ -325,7 +327,10 @@ def _output_of(node: Any) -> str:
 
 
 def _place(backward: bool) -> str:
-    return "backward" if backward else "forward"
+    """`forward, at models.py:50`: the innermost line that is no library's."""
+    own = own_frame(sys._getframe())
+    at = f"{os.path.basename(own.f_code.co_filename)}:{own.f_lineno}"
+    return f"{'backward' if backward else 'forward'}, at {at}"
 
 
 def _frames() -> Iterator[FrameType]:

@@ -120,7 +120,10 @@ OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
             {"backward": SEEN.replace("(gradient.T @ inputs)", "torch.from_numpy(product(gradient.T, inputs.T))")},
             "a tensor from outside torch in Outside",
         ),
-        ({"layer": "torch.from_numpy(product(inputs, self.weight)) + 0 * super().forward(inputs)"}, "in forward"),
+        (
+            {"layer": "torch.from_numpy(product(inputs, self.weight)) + 0 * super().forward(inputs)"},
+            "in forward, at train.py:",
+        ),
         (
             {"between": "net[0].weight.grad = torch.from_numpy(net[0].weight.grad.numpy() @ numpy.eye(32, dtype='f'))"},
             "a gradient from outside torch",
