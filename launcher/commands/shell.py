@@ -81,7 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     if not has_terminal and not words.arguments:
         raise UsageError("shell needs a terminal as its standard input; `shell RUN -- COMMAND`, `logs` and `ls` do not")
     inside = Inside(words.arguments or (), has_terminal and (not words.arguments or sys.stdout.isatty()))
-    place = _of_run(names, words.overrides) if names else _of_job(words)
+    job = dataclasses.replace(words, arguments=None)  # the command is not its script's
+    place = _of_run(names, words.overrides) if names else _of_job(job)
     command = _opening(place, secrets.token_hex(4), inside)
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,13 @@ def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened, tmp_
     shell.type("exit 7")
     assert shell.wait() == 7
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".code"]
+
+
+def test_a_command_runs_without_a_terminal_and_without_a_run(tmp_path):
+    words = ["shell", "gpus=0", "env.A=b", f"run_root={tmp_path}", "--", "sh", "-c", 'echo "$A $1"; exit 4', "-", "c d"]
+    argv = [sys.executable, "-m", "launcher", *words]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (4, "b c d\n"), done.stderr
 
 
 def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(opened, tmp_path, capsys):
