@@ -80,9 +80,18 @@ def execute(
         hint = instead(error) or _not_linked(error, workdir)
         if hint:
             print(f"script: {hint}", file=sys.stderr)
-        said = f"{type(error).__name__}: {error}".removesuffix(": ")  # `assert` says nothing
-        return FAILED, f"{said}{'; ' if hint else ''}{hint}", trace
+        return FAILED, f"{_in_a_line(error)}{'; ' if hint else ''}{hint}", trace
     return 0, None, ""
+
+
+def _in_a_line(error: BaseException) -> str:
+    """`ValueError: why`; of a message that has the traceback of another process, as of a rank or a worker, that
+    process's."""
+    kind, lines = type(error).__name__, [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("Traceback (most recent call last)" in line for line in lines):
+        lines = lines[-1:]
+    said = " ".join(lines)
+    return said if said.startswith(f"{kind}: ") else f"{kind}: {said}".removesuffix(": ")  # `assert` says nothing
 
 
 def _package_depth(file: Path, level: int) -> int:

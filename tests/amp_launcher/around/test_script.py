@@ -323,6 +323,16 @@ def test_the_reason_of_an_exception_without_a_text_is_its_name(tmp_path):
     assert done.stdout == "AssertionError\n"
 
 
+def test_the_reason_is_in_one_line_and_of_another_process_the_last_of_its_traceback():
+    trace = "Original Traceback (most recent call last):\n  File 'a'\n"
+    for error, reason in (
+        (ValueError(f"Caught it in worker 0.\n{trace}ValueError: bad row\n"), "ValueError: bad row"),
+        (RuntimeError(f"\n\n-- Process 0:\n{trace}KeyError: 'a'\n"), "RuntimeError: KeyError: 'a'"),
+        (RuntimeError("Error(s) in loading:\n\tMissing key: a"), "RuntimeError: Error(s) in loading: Missing key: a"),
+    ):
+        assert script_execution._in_a_line(error) == reason
+
+
 EXECUTE = """
 import pathlib, sys
 from amp_launcher.around.script_execution import execute
