@@ -173,5 +173,8 @@ def in_backward() -> bool:
 def in_thread_of_autograd() -> bool:
     """Whether autograd started this thread, as it does for a GPU's part of a backward. Python knows no such thread
     until something asks for the current one."""
-    known = [thread for thread in threading.enumerate() if thread.ident == threading.get_ident()]
-    return in_backward() and all(isinstance(thread, threading._DummyThread) for thread in known)
+    return in_backward() and all(
+        isinstance(thread, threading._DummyThread)
+        for thread in threading.enumerate()
+        if thread.ident == threading.get_ident()
+    )
