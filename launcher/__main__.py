@@ -167,6 +167,9 @@ def _check_first(words: list[str], verbs: tuple[str, ...]) -> None:
     if verbs and first in CALLED_ELSEWHERE:
         verb = " ".join([CALLED_ELSEWHERE[first], *rest])
         raise UsageError(f"{first} is not a verb; say `{verb}`{script_word.meant(first, exactly=True)}")
+    if first in VERBS:
+        shows = f" (`{first} --plan` shows what it would do)" if first in ("cmd", "chain", "compare") else ""
+        raise UsageError(f"{first} is a verb, as the word before it is; say one of the two{shows}")
     kinds = [f"a verb ({', '.join(verbs)})", "a file"] if verbs else ["a file"]
     raise UsageError(
         f"{first} is not {', '.join(kinds)} or key=value{nearest(first, verbs) or script_word.meant(first)}"

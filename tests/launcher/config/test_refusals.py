@@ -231,6 +231,7 @@ FIRST_WORDS = {
     "python train.py --lr 3": "python is not needed: python -m launcher train.py -- ARGUMENTS",
     "plan python -m sub.train": "PYTHONPATH=. python -m launcher sub/train.py -- ARGUMENTS",
     "run /usr/bin/torchrun --nproc_per_node=2 train.py": "gpus=N train.processes=N is N processes",
+    "plan cmd -- ./a.sh": "say one of the two (`cmd --plan` shows what it would do)",
     "plan pip install": f"not a file or key=value; a program is named by its file, {Path(sys.executable).parent}",
 }
 """Command lines whose first word, behind a verb or without one, is not one."""
