@@ -57,29 +57,34 @@ def set_before(text: str | bytes, packages: Collection[str]) -> dict[str, str]:
             module = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
             if any(name.startswith(tuple(packages)) for name in module):
                 break
-        elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Subscript):
-            if _is_environ(target.value) and None not in (pair := (_text(target.slice), _text(node.value))):
-                found.update([pair])  # type: ignore[list-item]
-        elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
-            _call(call, found)
+        defaults = isinstance(node, ast.Expr) and _method(node.value) == "setdefault"
+        for name, value in _set_by(node):
+            if name is not None and value is not None and not (defaults and (name in os.environ or name in found)):
+                found[name] = value
     return found
 
 
-def _call(call: ast.Call, found: dict[str, str]) -> None:
-    """`os.environ.setdefault(NAME, TEXT)`, and `update` of a dictionary or of keywords."""
-    method = call.func
-    if not isinstance(method, ast.Attribute) or not _is_environ(method.value):
-        return
-    if method.attr == "setdefault" and len(call.args) == 2:
-        name, value = map(_text, call.args)
-        if name is not None and value is not None and name not in os.environ:
-            found.setdefault(name, value)
-    elif method.attr == "update":
-        pairs = [(keyword.arg, _text(keyword.value)) for keyword in call.keywords]
-        for given in call.args:
-            if isinstance(given, ast.Dict):
-                pairs += [(_text(key), _text(value)) for key, value in zip(given.keys, given.values, strict=True)]
-        found.update({name: value for name, value in pairs if name is not None and value is not None})
+def _set_by(node: ast.stmt) -> Iterator[tuple[str | None, str | None]]:
+    """The names and values, None where they are no constants, of `os.environ[NAME] = TEXT`, of `setdefault(NAME, TEXT)`
+    and of `update` of a dictionary or of keywords."""
+    if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Subscript):
+        if _is_environ(target.value):
+            yield _text(target.slice), _text(node.value)
+    elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
+        if _method(call) == "setdefault" and len(call.args) == 2:
+            yield _text(call.args[0]), _text(call.args[1])
+        elif _method(call) == "update":
+            for keyword in call.keywords:
+                yield keyword.arg, _text(keyword.value)
+            for given in call.args:
+                if isinstance(given, ast.Dict):
+                    yield from zip(map(_text, given.keys), map(_text, given.values), strict=True)
+
+
+def _method(node: ast.expr) -> str:
+    """The method of `os.environ` that is called; empty for anything else."""
+    method = node.func if isinstance(node, ast.Call) else None
+    return method.attr if isinstance(method, ast.Attribute) and _is_environ(method.value) else ""
 
 
 def _is_environ(node: ast.AST) -> bool:
