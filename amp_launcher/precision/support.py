@@ -18,6 +18,8 @@ ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 """Switches on TensorFlow's part for oneDNN, in which the graph rewrite to bfloat16 is, before TensorFlow is imported.
 It is on by itself where a CPU has instructions for such products. Seen with TensorFlow 2.21 on a CPU with AVX2 alone:
 off, the rewrite did nothing; on, products ran in bfloat16."""
+KERAS_BACKEND = "KERAS_BACKEND"
+"""Selects the framework of Keras, before that is imported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

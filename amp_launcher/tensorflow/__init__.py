@@ -14,7 +14,7 @@ from pathlib import Path
 
 from amp_launcher.around.early_environment import as_in_script
 from amp_launcher.loop import require_framework
-from amp_launcher.precision.support import ONEDNN
+from amp_launcher.precision.support import KERAS_BACKEND, ONEDNN
 
 SCRIPT = f"{__name__}.script"
 """What is started around a script."""
@@ -26,10 +26,10 @@ def _import_quietly() -> None:
     # 3 hides errors too: without a GPU TensorFlow reports that as one.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
     if SCRIPT not in sys.orig_argv:  # a script is to compute what it does alone
-        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+        os.environ.setdefault(KERAS_BACKEND, "tensorflow")
         os.environ.setdefault(ONEDNN, "1")
-    else:  # the wrapper needs it, and a script that imports Keras is told where it would have another
-        os.environ["KERAS_BACKEND"] = "tensorflow"
+    else:  # a script that imports Keras on another one is refused
+        os.environ[KERAS_BACKEND] = "tensorflow"
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held_back:

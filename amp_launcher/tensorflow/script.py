@@ -26,6 +26,7 @@ from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.levels import PRESETS, LossScale
+from amp_launcher.precision.support import KERAS_BACKEND
 from amp_launcher.tensorflow import devices, profiling, xla
 from amp_launcher.tensorflow.hardware import TensorFlowDevice, capability_of, kind_of
 from amp_launcher.tensorflow.observe.script_observer import ScriptObserver
@@ -42,10 +43,6 @@ WITHOUT_GRAPHS = (
     " (only graphs are rewritten, and the script trains outside of them: write @tf.function before its step, or leave "
     "run_eagerly=True out)"
 )
-
-
-BACKEND = "KERAS_BACKEND"
-"""Read by Keras as it is imported."""
 
 
 class TensorFlowWrapper(Wrapper):
@@ -133,7 +130,7 @@ def _check_backend(library: Any) -> None:
     """The script imports Keras, which is there already. Raises `SettingsError` where alone it would have another
     backend."""
     file = Path(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json").expanduser()
-    backend, source = os.environ.get(BACKEND), BACKEND
+    backend, source = os.environ.get(KERAS_BACKEND), KERAS_BACKEND
     if not backend:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # as Keras reads it
             backend, source = json.loads(file.read_text()).get("backend"), str(file)

@@ -12,6 +12,7 @@ from typing import Any
 
 from amp_launcher.around.script import in_image
 from amp_launcher.precision.levels import NO_CLAIM
+from amp_launcher.precision.support import KERAS_BACKEND
 from amp_launcher.settings import Settings
 from launcher import waiting
 from launcher.config import script_text, script_word, slurm_flags
@@ -159,11 +160,11 @@ def _with_framework(cell: Cell, read: Callable[[Path, str], dict[str, str]]) -> 
 def _keras_backend(config: Mapping[str, Any]) -> str:
     """Keras's backend by the variable that the job will have; empty where that isn't known here."""
     env = config.get("env") or {}
-    if named := env.get(script_text.KERAS_BACKEND):
+    if named := env.get(KERAS_BACKEND):
         return str(named)
     inherits_shell = config["cluster"]["kind"] == "local" and config["container"]["kind"] == "none"
-    is_passed = inherits_shell or script_text.KERAS_BACKEND in env  # env.NAME without a value passes on the shell's
-    return os.environ.get(script_text.KERAS_BACKEND, "") if is_passed else ""
+    is_passed = inherits_shell or KERAS_BACKEND in env  # env.NAME without a value passes on the shell's
+    return os.environ.get(KERAS_BACKEND, "") if is_passed else ""
 
 
 def _script(config: Mapping[str, Any]) -> Path | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from amp_launcher.around.script_source import parsed
+from amp_launcher.precision.support import KERAS_BACKEND
 from launcher.errors import UsageError
 
 _IN = {
@@ -26,8 +27,6 @@ _UNOBSERVED = {"jax", "flax"}
 """Packages that train in no framework that can be observed, for scripts that import none."""
 _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "torchvision", "deepspeed", "timm"}
 """Packages that train in torch, for scripts that do not import torch themselves."""
-KERAS_BACKEND = "KERAS_BACKEND"
-"""The variable that selects Keras's framework; a script that sets it may train in torch."""
 _KERAS_SET = re.compile(
     rb"""^[^#\n]*(?:\[["']KERAS_BACKEND["']\]\s*=|setdefault\(\s*["']KERAS_BACKEND["'],)"""
     rb"""\s*["'](torch|tensorflow|jax)["']""",

@@ -1,4 +1,4 @@
-"""What is told of the errors that ssh prints, and how its streams are read. No connection."""
+"""What errors of ssh become for a user, and how its streams are read, without a connection."""
 
 from __future__ import annotations
 
