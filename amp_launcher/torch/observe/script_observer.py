@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,6 @@ import torch
 from torch import nn
 from torch.autograd import graph
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules import module as hooks_of_all
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from amp_launcher.around.child_processes import ChildProcesses
@@ -34,19 +31,15 @@ from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe import dispatch_observer
+from amp_launcher.torch.observe.forward_hook import ForwardHook
+from amp_launcher.torch.observe.observed_thread import IN_A_THREAD, TOLD_AT, ObservedThread
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.recording import warm_ups_noted
-from amp_launcher.torch.observe.roles import in_backward, in_thread_of_autograd
+from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from amp_launcher.torch.precision.model_checks import several_ranks
-from amp_launcher.torch.uncompiled import followed_by, is_traced, uncompiled
-
-TOLD_AT = 10
-"""Optimizer step at which a script is warned whose threads took all of them."""
-IN_A_THREAD = (
-    "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
-)
+from amp_launcher.torch.uncompiled import followed_by, uncompiled
 
 BY_HAND = 4
 """Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
@@ -78,17 +71,11 @@ class ScriptObserver:
         self._profiling = profiling
         self._schedule = Schedule()
         self._watch = Watch()
-        self._looking = False
-        """This step is looked at for a change."""
         self._changed_at = 0
         """The first step that showed a change."""
-        self._thread = os.getpid(), threading.get_ident()
+        self._thread = ObservedThread()
         self.children = ChildProcesses()
-        self._in_threads = 0
-        """Of the optimizer steps, those taken in other threads."""
-        self._hook: Any = None
-        self._waits = False
-        """A span is about to begin or end."""
+        self._forward = ForwardHook(self._called, self.guard)
         self._span: Span | None = None
         self._patience = MOST_IDLE
         self._backwards_to_wait = 0
@@ -103,7 +90,6 @@ class ScriptObserver:
         self._failed_at = 1
         """The step in which observing failed."""
         self._hooks = contextlib.ExitStack()
-        self._on_forward = self.guard.hook(self._called)
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -120,19 +106,17 @@ class ScriptObserver:
                 self._add_problems()
 
     def _start(self) -> None:
-        hook = self.guard.hook
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(self._steps, self.guard)).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(self._stepped, self.guard)).remove)
         if dispatch_observer.missing(compiles=True):  # an observed step would break what compiles in it
             self._hooks.enter_context(replaced(torch, "compile", self._noting_compiler(torch.compile)))
-        if hasattr(hooks_of_all, "_has_any_global_hook"):  # torch 2.5 and newer
-            self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        self._hooks.enter_context(self._forward.hidden())
         self._hooks.enter_context(warm_ups_noted())
-        ended = hook(self._backward_ended)
+        ended = self.guard.hook(self._backward_ended)
         for owner in (graph, torch.autograd):
             run_backward = followed_by(owner._engine_run_backward, ended)
             self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
-        self._await_forward()
+        self._forward.wait()
 
     def _noting_compiler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -152,8 +136,7 @@ class ScriptObserver:
         """End the span and the profiler: a process that exits while torch records it crashes."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._profiling.end, self.steps)
-            if self._hook is not None:
-                stack.callback(self._hook.remove)
+            stack.callback(self._forward.remove)
             span, self._span = self._span, None
             if span is not None:
                 stack.callback(span.close)
@@ -170,7 +153,7 @@ class ScriptObserver:
         """Report why other steps than the observed ones prove nothing."""
         if self._trained_elsewhere():
             self._add_problem(1, [IN_A_THREAD])
-        if self._changed_at and not self._in_threads:  # a change that no step followed was an evaluation's
+        if self._changed_at and not self._thread.steps_elsewhere:  # a change that no step followed was an evaluation's
             self._add_problem(self._changed_at, [f"{self._watch.change}, which no observed step had"])
 
     def _add_problems(self) -> None:
@@ -190,7 +173,7 @@ class ScriptObserver:
 
     def conclude(self) -> None:
         """The script ends its process."""
-        if not self._is_elsewhere():
+        if not self._thread.is_elsewhere():
             self.guard.hook(self._close_last)()
         with self.guard():
             self._add_problems()
@@ -210,27 +193,17 @@ class ScriptObserver:
     def _trained_elsewhere(self) -> bool:
         """Whether other threads trained. Where only the optimizer is stepped in one, gradients were observed."""
         backward = any(call["backward"] for report in self.reports for call in report["calls"])
-        return 0 < self.steps == self._in_threads and not backward
-
-    def _is_elsewhere(self) -> bool:
-        """Whether this is another thread or process than the script's first."""
-        here = os.getpid(), threading.get_ident()
-        return here != self._thread and not (here[0] == self._thread[0] and in_thread_of_autograd())
+        return 0 < self.steps == self._thread.steps_elsewhere and not backward
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+        if self._span is not None and (not self._span.after_step or not self._thread.is_elsewhere()):
             self._span.before_optimizer(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         self.children.stepped()
         self._counts_backwards, self._backwards_to_wait = False, 0
-        elsewhere = self._is_elsewhere()
-        self._in_threads += elsewhere
-        first = self._span is None and not self.reports and os.getpid() == self._thread[0]
-        if first and self._in_threads == self.steps:
-            self._thread = os.getpid(), threading.get_ident()
-            elsewhere = False
+        elsewhere = self._thread.step(self.steps, nothing_observed=self._span is None and not self.reports)
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
         if self._span is not None and not elsewhere:
@@ -251,8 +224,8 @@ class ScriptObserver:
             self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
-        if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
-            self._await_forward()
+        if not self._forward.waits and (ends or begins) and (self._span is None or not self._span.after_step):
+            self._forward.wait()
         elif (ends or begins) and not elsewhere:
             self._move_on_after(optimizer, ends)
             if ends and self._span is None:
@@ -264,11 +237,9 @@ class ScriptObserver:
             for look in weight_looks(optimizer):
                 self._watch.learn(look)
             return
-        if self._looking:
+        if self._forward.looks:
             self._watch.compare(weight_look(optimizer, self.steps))
-            self._looking = False
-            if not self._waits:
-                self._stop_waiting()
+            self._forward.stop_looking()
         compiled = graphs()
         if self._watch.change:
             self._changed_at = self._changed_at or self.steps
@@ -277,46 +248,13 @@ class ScriptObserver:
             self._schedule.ask(self.steps)
             self._watch.learn_graphs()
         if not compiled and not self._profiling.running and self._schedule.looks(self.steps):
-            self._looking = True
-            if self._hook is None:
-                self._hook = register_module_forward_pre_hook(self._before_forward)
-
-    def _await_forward(self) -> None:
-        """Hook modules only while a span is about to begin or end: no other step is slower."""
-        self._waits = True
-        if self._hook is None:
-            self._hook = register_module_forward_pre_hook(self._before_forward)
-
-    def _stop_waiting(self) -> None:
-        """The hook stays where something was compiled with it, which would be compiled anew without it."""
-        self._waits = False
-        if self._hook is not None and not graphs():
-            self._hook.remove()
-            self._hook = None
-
-    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or not (self._waits or self._looking) or is_traced():
-            return  # before anything that the compiler can't trace, which would cut the user's graph here for good
-        if torch._C._len_torch_function_stack():
-            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
-                self._on_forward(module, inputs)
-        else:
-            self._on_forward(module, inputs)
+            self._forward.look()
 
     def _called(self, module: nn.Module, inputs: Any) -> None:
-        if (self._span is not None or self._looking) and not self._is_elsewhere():
+        if (self._span is not None or self._forward.looks) and not self._thread.is_elsewhere():
             (self._watch.compare if self._span is None else self._watch.learn)(layer_look(module, inputs))
-        if self._waits and self._move_on(module):
+        if self._forward.waits and self._move_on(module):
             self._judge()
-
-    def _others_hook_modules(self) -> bool:
-        """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
-        return bool(
-            len(hooks_of_all._global_forward_pre_hooks) > (self._hook is not None)
-            or hooks_of_all._global_backward_pre_hooks
-            or hooks_of_all._global_backward_hooks
-            or hooks_of_all._global_forward_hooks
-        )
 
     def _judge(self) -> None:
         """A span has ended: judging it is a part of its cost."""
@@ -335,13 +273,13 @@ class ScriptObserver:
                 self._span.add(module)
         elif self._span is not None and self._span.after_step and not torch.is_inference_mode_enabled():
             self._close()
-            self._stop_waiting()
+            self._forward.stop_waiting()
 
     def _move_on(self, module: nn.Module) -> bool:
         """Begin or end a span if one is due. Returns whether one has ended."""
         if in_backward():
             return False
-        if self._is_elsewhere():  # a data loader's process has modules too
+        if self._thread.is_elsewhere():  # a data loader's process has modules too
             return False
         if self._span is not None:
             self._span.called()
@@ -373,7 +311,7 @@ class ScriptObserver:
             self._patience *= 2
         if self.steps >= self._span.first:
             self._close(trains)
-            self._stop_waiting()
+            self._forward.stop_waiting()
             return True
         self._drop(until=self.steps + 2)
         self._backwards_to_wait = BY_HAND
@@ -381,7 +319,7 @@ class ScriptObserver:
 
     def _backward_ended(self, of_weights: bool) -> None:
         self._ran_backward = True
-        if is_dynamo_compiling() or self._is_elsewhere():
+        if is_dynamo_compiling() or self._thread.is_elsewhere():
             return
         if self._span is not None:
             self._span.backward_ended()
@@ -392,12 +330,12 @@ class ScriptObserver:
             self._backwards_to_wait -= 1
             if not self._backwards_to_wait:
                 self._schedule.due = self.steps + 1
-                self._await_forward()
+                self._forward.wait()
         if not of_weights or not self._counts_backwards:
             return
         self.steps += 1
         if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
-            self._await_forward()
+            self._forward.wait()
 
     def _give_up(self) -> None:
         """Nothing more is observed: the steps are too long, or there is none."""
@@ -410,7 +348,7 @@ class ScriptObserver:
         self._span.close()
         self._span = None
         self._schedule.due = until
-        self._stop_waiting()
+        self._forward.stop_waiting()
 
     def _close(self, trains: bool = False) -> None:
         assert self._span is not None

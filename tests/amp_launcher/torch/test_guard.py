@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.amp_launcher.raising import faults
 
 assert faults
-PARTS = ("dispatch_observer", "outside", "script_observer", "span", "step_counter", "step_observer", "watch")
+PARTS = (
+    *("dispatch_observer", "forward_hook", "observed_thread", "outside", "script_observer", "span", "step_counter"),
+    *("step_observer", "watch"),
+)
 SCRIPT = """
 import sys
 import torch
