@@ -19,7 +19,7 @@ from tests.testbed.processes import Process, Server, ensure, everyone, running, 
 
 CLUSTER = "testbed"
 NODES = ("n1", "n2")
-GPUS = 4
+GPUS = 8
 CPUS = 8
 CONTROLLER = "slurmctld"
 # Users who may be told apart by account, as `cluster.account` is: both belong to this one.

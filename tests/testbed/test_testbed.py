@@ -81,7 +81,9 @@ def test_a_batch_job_of_an_ordinary_user_runs_on_both_nodes_with_its_gpus(testbe
     step = "srun bash -c 'echo $SLURM_NODEID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(id -un)'"
     argv = ["sbatch", "--wait", "-N2", "--ntasks-per-node=1", "--gpus-per-node=3", f"--output={output}"]
     printed(testbed.as_user([*argv, "--wrap", step]))
-    assert sorted(output.read_text().splitlines()) == ["0 n1 0,1,2 rehearsal", "1 n2 0,1,2 rehearsal"]
+    rows = sorted(line.split() for line in output.read_text().splitlines())
+    assert [(*row[:2], row[3]) for row in rows] == [("0", "n1", "rehearsal"), ("1", "n2", "rehearsal")]
+    assert [len(set(row[2].split(","))) for row in rows] == [3, 3]
     output.unlink()
 
 

@@ -28,6 +28,8 @@ from tests.launcher.run_folders import state
 from tests.testbed.facts import Testbed
 
 until = functools.partial(run_folders.until, every=0.2)
+GPU = ("gpus=1", "device=cpu")
+"""A job with a GPU, as users' jobs have: Slurm treats its steps otherwise. The testbed's computes nothing."""
 
 
 def enter(testbed: Testbed, patch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ class Bench:
 
     @staticmethod
     def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
-        return () if any(word.startswith("gpus=") for word in words) else ("gpus=0",)
+        return () if any(word.startswith(("gpus=", "visible_gpus=")) for word in words) else GPU
 
     @staticmethod
     def write_code(plan: Plan) -> None:

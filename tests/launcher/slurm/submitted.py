@@ -13,7 +13,7 @@ import pytest
 
 from tests.amp_launcher.torch.trainers import result
 from tests.launcher.run_folders import end_all
-from tests.launcher.slurm.bench import ended
+from tests.launcher.slurm.bench import GPU, ended
 from tests.launcher.slurm.trainers import LONG, output_of
 from tests.testbed.facts import Testbed
 
@@ -49,7 +49,7 @@ class Submitted(NamedTuple):
 
 def submitted_by(requests: Callable[[Path], Mapping[str, Sequence[str]]]) -> Any:
     """A fixture of a module: these are submitted by their names, and cancelled at the end. They are made in the root of
-    all; the words of each follow the `cluster=slurm gpus=0` of all."""
+    all; the words of each follow the `cluster=slurm gpus=1 device=cpu` of all."""
 
     @pytest.fixture(scope="module")
     def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
@@ -63,7 +63,7 @@ def submitted_by(requests: Callable[[Path], Mapping[str, Sequence[str]]]) -> Any
                 patch.setenv(name, value)
 
             def submit(name: str) -> None:
-                more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
+                more = (f"run_root={root / name}", "cluster=slurm", *GPU, "telemetry.every=0")
                 made.launcher(*more, "env.OMP_NUM_THREADS=1", *words[name])
 
             try:

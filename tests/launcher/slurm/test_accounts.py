@@ -19,6 +19,7 @@ from launcher.runs.store import Run
 from tests.launcher.slurm.bench import Bench, ended, job_of, until
 from tests.testbed.bed import TestbedError
 from tests.testbed.facts import Testbed
+from tests.testbed.slurm import GPUS
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +50,9 @@ def test_each_end_of_a_job_is_read_with_what_names_its_cause(slurm: Testbed) -> 
     long = "exec sleep 300"
     good, bad, killed = sbatch("true"), sbatch("exit 3"), sbatch("kill -9 $$")
     cancelled = sbatch(long)
-    low = sbatch(long, "--partition=scavenge", "--nodelist=n1", "--gres=gpu:4")
+    low = sbatch(long, "--partition=scavenge", "--nodelist=n1", f"--gres=gpu:{GPUS}")
     until(lambda: jobs.listed(None)[low].state == jobs.listed(None)[cancelled].state == "RUNNING")
-    high = sbatch("true", "--partition=priority", "--nodelist=n1", "--gres=gpu:4")
+    high = sbatch("true", "--partition=priority", "--nodelist=n1", f"--gres=gpu:{GPUS}")
     call(["scancel", cancelled])
     for job, name, exit_code, verdict in (
         (good, "COMPLETED", "0:0", "Slurm calls it COMPLETED"),

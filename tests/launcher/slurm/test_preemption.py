@@ -51,14 +51,7 @@ else:
 """
 RANKS = {"ranks": 2, "alone": 1}
 """Ranks, a node each, of the runs that are preempted. Neither can be done before both train."""
-PREEMPTED = (
-    "cluster.partition=patient",
-    "cluster.mem=20G",
-    "env.PACE=1",
-    f"cluster.setup=['{LATER}']",
-    "gpus=1",
-    "device=cpu",
-)
+PREEMPTED = ("cluster.partition=patient", "cluster.mem=20G", "env.PACE=1", f"cluster.setup=['{LATER}']")
 
 
 def requests(root: Path) -> dict[str, tuple[str, ...]]:

@@ -31,7 +31,7 @@ from tests.amp_launcher.torch import trainers
 from tests.launcher import warm
 from tests.launcher.hosts import spec_of
 from tests.launcher.run_folders import end_all
-from tests.launcher.slurm.bench import job_of, state, until
+from tests.launcher.slurm.bench import GPU, job_of, state, until
 from tests.testbed.facts import Testbed
 
 STEPS = 24
@@ -77,7 +77,7 @@ class Trainers:
     def plan(self, *words: str, pace: float = 1.0, save: float = 0.0, root: Path | None = None) -> Plan:
         """A trainer whose steps take at least `pace` seconds in its first attempt, and its checkpoints `save` more."""
         where = (f"run_root={root or self.root}", f"python={self.python}")
-        spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
+        spec = spec_of("cluster=slurm", *where, *GPU, *JOB, *self.words, *words)
         plan = resolve(spec, probe([spec]))
         added = {"OMP_NUM_THREADS": "1", "PACE": str(pace), "PACE_SAVE": str(save)}
         return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, LATER))
@@ -133,7 +133,7 @@ def undisturbed(folder: Path, ranks: int = 1, plain: bool = False) -> Path:
 
 def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
     """The command as a person types it."""
-    words = ["cluster=slurm", "gpus=0", *JOB, "env.OMP_NUM_THREADS=1"]
+    words = ["cluster=slurm", *GPU, *JOB, "env.OMP_NUM_THREADS=1"]
     where = [f"run_root={trainers.root}", f"python={trainers.python}"]
     return subprocess.Popen(
         [sys.executable, "-m", "launcher", *words, *where],
