@@ -168,7 +168,7 @@ def _check_first(words: list[str], verbs: tuple[str, ...]) -> None:
         verb = " ".join([CALLED_ELSEWHERE[first], *rest])
         raise UsageError(f"{first} is not a verb; say `{verb}`{script_word.meant(first, exactly=True)}")
     if first in VERBS:
-        shows = f" (`{first} --plan` shows what it would do)" if first in ("cmd", "chain", "compare") else ""
+        shows = f" (`{first} --plan` shows what it would do)" if "[--plan]" in help_of(first, ["--help"]) else ""
         raise UsageError(f"{first} is a verb, as the word before it is; say one of the two{shows}")
     kinds = [f"a verb ({', '.join(verbs)})", "a file"] if verbs else ["a file"]
     raise UsageError(

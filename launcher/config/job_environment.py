@@ -229,6 +229,11 @@ def own_secrets(secrets: Mapping[str, str], run_dir: str) -> dict[str, Path]:
     return {name: Path(path) for name, path in secrets.items() if Path(path).parent == own}
 
 
+def inherits_shell(recipe: str, cluster: str, contained: bool) -> bool:
+    """Whether a job runs with the variables of the shell where it is started, as a script on this machine does."""
+    return recipe == "script" and cluster == "local" and not contained
+
+
 def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shell: bool) -> tuple[str, ...]:
     """Names of the variables that a request passes on from the shell where it was typed."""
     named = {name for name, value in env.items() if value is None}

@@ -15,7 +15,7 @@ from amp_launcher.precision.levels import NO_CLAIM
 from amp_launcher.precision.support import KERAS_BACKEND
 from amp_launcher.settings import Settings
 from launcher import waiting
-from launcher.config import script_text, script_word, slurm_flags
+from launcher.config import job_environment, script_text, script_word, slurm_flags
 from launcher.config.compose import Composer
 from launcher.config.parse import COMMAND_LINE, PASSED, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
@@ -162,9 +162,10 @@ def _keras_backend(config: Mapping[str, Any]) -> str:
     env = config.get("env") or {}
     if named := env.get(KERAS_BACKEND):
         return str(named)
-    inherits_shell = config["cluster"]["kind"] == "local" and config["container"]["kind"] == "none"
-    is_passed = inherits_shell or KERAS_BACKEND in env  # env.NAME without a value passes on the shell's
-    return os.environ.get(KERAS_BACKEND, "") if is_passed else ""
+    contained = config["container"]["kind"] != "none"
+    passed = job_environment.passed_on(env, [KERAS_BACKEND], config.get("env_from") == "shell")
+    known = job_environment.inherits_shell("script", config["cluster"]["kind"], contained) or KERAS_BACKEND in passed
+    return os.environ.get(KERAS_BACKEND, "") if known else ""
 
 
 def _script(config: Mapping[str, Any]) -> Path | None:

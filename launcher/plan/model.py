@@ -10,6 +10,7 @@ from typing import Any
 from amp_launcher.settings import PLAN_SCHEMA
 from amp_launcher.typed import least, setting
 from launcher.code import code_store
+from launcher.config import job_environment
 from launcher.containers.description import Devices, Mount, User
 from launcher.containers.runtime import Runtime
 from launcher.runs import run_ids
@@ -280,8 +281,8 @@ class Plan:
 
     @property
     def inherits_shell(self) -> bool:
-        """Whether it runs with the variables of the shell where it is started, as a script on this machine does."""
-        return self.recipe == "script" and self.cluster["kind"] == "local" and self.container is None
+        """As `job_environment.inherits_shell`."""
+        return job_environment.inherits_shell(self.recipe, self.cluster["kind"], self.container is not None)
 
     @property
     def code_dir(self) -> str:

@@ -84,7 +84,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
     for check in _PYTHON:
         check(spec, facts)
     requirements.check_build(spec, facts, gpus if device == "cuda" else ())
-    inherits_shell = spec.recipe.name == "script" and launch.cluster.kind == "local" and container is None
+    inherits_shell = job_environment.inherits_shell(spec.recipe.name, launch.cluster.kind, container is not None)
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything

@@ -152,7 +152,8 @@ def _settings(plan: Plan) -> Iterator[str]:
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
     if limit := _limit(plan):
-        yield f"LAUNCHER_LIMIT={limit} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
+        stop_before = "" if plan.script else f" LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"  # else set above
+        yield f"LAUNCHER_LIMIT={limit}{stop_before}"
     yield from _notify(plan)
     if _restarts(plan):
         hangs = "yes" if plan.settings["watchdog"]["action"] == "restart" else _NONE

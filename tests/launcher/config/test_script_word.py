@@ -174,6 +174,7 @@ def test_keras_trains_in_the_framework_that_the_script_sets(
         (["env.KERAS_BACKEND=jax"], "none"),
         (["cluster=slurm", "cluster.login=far"], "tensorflow"),
         (["cluster=slurm", "cluster.login=far", "env.KERAS_BACKEND"], "torch"),
+        (["cluster=slurm", "cluster.login=far", "env_from=shell"], "torch"),
     ],
 )
 def test_keras_trains_in_the_framework_that_the_environment_of_the_job_sets(
