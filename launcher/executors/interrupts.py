@@ -1,4 +1,4 @@
-"""Ctrl-C during a submission: handled once the names of the runs are known, so that none runs unnamed."""
+"""Ctrl-C handled between steps: of a submission once the names of the runs are known, so that none runs unnamed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class HandedOver(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Note Ctrl-C instead of raising `KeyboardInterrupt`. Loops in the block poll `noted`."""
+    """Note Ctrl-C instead of raising `KeyboardInterrupt`. Loops in the block poll `noted` or `presses`. A block within
+    another one sees what was pressed before it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may take signals
         return
-    _presses.clear()
 
     def note(number: int, frame: FrameType | None) -> None:
         _presses.append(number)
@@ -43,7 +43,8 @@ def held() -> Iterator[None]:
     finally:
         _before.pop()
         signal.signal(signal.SIGINT, before)
-        _presses.clear()  # none is left for a later submission of this process
+        if not _before:
+            _presses.clear()  # none is left for a later submission of this process
 
 
 @contextlib.contextmanager
@@ -52,7 +53,7 @@ def raised() -> Iterator[None]:
     if not _before or threading.current_thread() is not threading.main_thread():
         yield
         return
-    noting = signal.signal(signal.SIGINT, _before[-1])
+    noting = signal.signal(signal.SIGINT, _before[0])
     try:
         raise_noted()
         yield
@@ -65,14 +66,12 @@ def noted() -> bool:
     return bool(_presses)
 
 
+def presses() -> int:
+    """How often Ctrl-C was pressed."""
+    return len(_presses)
+
+
 def raise_noted() -> None:
     """Raise `KeyboardInterrupt` for a noted Ctrl-C, where nothing was started yet."""
     if _presses:
         raise KeyboardInterrupt
-
-
-def take() -> list[int]:
-    """The presses so far, which the caller handles."""
-    presses = list(_presses)
-    _presses.clear()
-    return presses

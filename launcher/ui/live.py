@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from launcher.executors import backends, interrupts, stopping
 from launcher.runs import arms, follow, store
@@ -76,7 +73,7 @@ def watch(
     with (
         contextlib.closing(shown) as display,
         contextlib.suppress(KeyboardInterrupt),  # where none is handled, so that no silent host delays it
-        _interrupts(on_interrupt) as pressed,
+        interrupts.held() if on_interrupt else contextlib.nullcontext(),
     ):
         handled = 0
         while True:
@@ -87,10 +84,10 @@ def watch(
             if all(run.state.finished for run in followed.values()):
                 break
             until = time.monotonic() + max(interval, min(LONGEST, 10 * (time.monotonic() - began)))
-            while time.monotonic() < until and len(pressed) == handled:
+            while time.monotonic() < until and interrupts.presses() == handled:
                 time.sleep(0.05)
-            if on_interrupt is not None and len(pressed) > handled:
-                handled = len(pressed)
+            if on_interrupt is not None and interrupts.presses() > handled:
+                handled = interrupts.presses()
                 if handled > 1:
                     display.say("killing")
                 on_interrupt(min(handled, 2))
@@ -122,21 +119,3 @@ def _answer(run_dirs: Sequence[Path]) -> str:
         seconds = max(stop.grace for stop in stops)
         return f"asked to stop; killed if it has not ended in {seconds:.0f} s; Ctrl-C again kills at once"
     return "asked to save and stop at the next step; Ctrl-C again kills"
-
-
-@contextlib.contextmanager
-def _interrupts(on_interrupt: Callable[[int], None] | None) -> Iterator[list[int]]:
-    """A list that grows at each Ctrl-C where that is handled, instead of an exception in the middle of drawing."""
-    pressed = interrupts.take()  # while the runs were handed over
-    if on_interrupt is None or threading.current_thread() is not threading.main_thread():
-        yield pressed  # only the main thread may take signals
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -118,7 +118,7 @@ def test_the_first_ctrl_c_asks_those_to_stop_that_can_and_the_second_kills(
         shutil.rmtree(folder)
         finished(root)
 
-    monkeypatch.setattr(interrupts, "take", lambda: [signal.SIGINT])
+    monkeypatch.setattr(interrupts, "_presses", [signal.SIGINT])
     monkeypatch.setattr(stopping, "request_stop", request_stop)
     monkeypatch.setattr(stopping, "kill_all", kill_all)
     assert foreground.stay([folder], words) == 130

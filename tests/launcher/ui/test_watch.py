@@ -139,7 +139,7 @@ def test_the_second_ctrl_c_kills(root):
 
 def test_a_watcher_that_leaves_by_an_exception_restores_the_handler(root, monkeypatch):
     folder = begin(root, DEAF)
-    monkeypatch.setattr(interrupts, "take", lambda: [signal.SIGINT])  # pressed before the watching began
+    monkeypatch.setattr(interrupts, "_presses", [signal.SIGINT])  # pressed before the watching began
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(AssertionError, match="it was called"):
         watch([folder], last_words, on_interrupt=never)
