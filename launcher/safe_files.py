@@ -52,6 +52,14 @@ def read_text(path: Path, most: int = LARGEST_FILE) -> str:
         return stream.read(most).decode("utf-8", "replace")
 
 
+def changed(path: Path | str) -> float:
+    """When a file was last written, in seconds since 1970; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = None) -> None:
     """Write a file inside a folder: aside first, then renamed. `modified` is its time of change, in nanoseconds.
 

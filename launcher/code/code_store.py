@@ -148,7 +148,7 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
                 raise UsageError(f"{path} went away while the code was copied; run the command again") from None
             copy.chmod(0o500 if snapshot.is_executable(path) else 0o400)
         if snapshot.digest_of({name: staging / name for name in files}) != digest:
-            last = max(files, key=lambda name: _changed(files[name]))
+            last = max(files, key=lambda name: safe_files.changed(files[name]))
             raise UsageError(
                 f"the code changed while it was copied ({last} was written last): run the command again, or list the "
                 "file in .gitignore if it is something that a run writes"
@@ -164,14 +164,6 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
         if staging.is_dir():
             shutil.rmtree(staging, ignore_errors=True)
     return target
-
-
-def _changed(path: Path) -> float:
-    """When the file was written; 0 if it has gone away."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def make_parents(folder: Path, name: str) -> None:

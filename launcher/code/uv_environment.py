@@ -9,6 +9,7 @@ A job finds its run root wherever it runs, and so its environment.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
@@ -24,6 +25,7 @@ from amp_launcher import records
 from launcher.code import code_store
 from launcher.config.paths import expanded
 from launcher.errors import Unavailable, UsageError, of_system
+from launcher.runs import run_roots
 
 FOLDER = ".environments"
 _MADE = ".made"
@@ -93,15 +95,13 @@ def make(place: Path, name: str, files: Mapping[str, Path], member: str, lock: s
     lock file that can't be used, and `Unavailable` for a host without uv, network or room.
     """
     code_store.make(place)
-    handle = os.open(place / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        yield from _wait(handle)
-        if not is_ready(place, name):
-            yield from _made(place, name, files, member, lock, handle)
+        with open(place / f"{name}.lock", "ab", opener=records.private) as held:
+            yield from _wait(held.fileno())
+            if not is_ready(place, name):
+                yield from _made(place, name, files, member, lock, held.fileno())
     except OSError as error:
         raise Unavailable(f"python=uv: {of_system(error, place)}") from None
-    finally:
-        os.close(handle)
 
 
 def unused(place: Path, needed: Callable[[str], bool]) -> Iterator[str]:
@@ -109,15 +109,10 @@ def unused(place: Path, needed: Callable[[str], bool]) -> Iterator[str]:
     is being made, or was made within the hour, is needed by a run that has no plan yet."""
     for made in place.glob(f"*/{_MADE}"):
         name = made.parent.name
-        handle = os.open(place / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = run_roots.locked(place / f"{name}.lock", wait=False)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), lock:
             if time.time() - made.stat().st_mtime > _NEW and not needed(name):
                 yield name
-        except (BlockingIOError, FileNotFoundError):
-            continue
-        finally:
-            os.close(handle)
 
 
 def _wait(handle: int) -> Iterator[str]:

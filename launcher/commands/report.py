@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from launcher import safe_files
 from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep
 from launcher.compare import documents
 from launcher.config.paths import expanded
@@ -80,18 +81,11 @@ def _pages(html: Path, seen: Sequence[Seen]) -> dict[str, str]:
         if sys.stderr.isatty():
             print(f"\rpages: {number} of {len(seen)}", end="" if number < len(seen) else "\n", file=sys.stderr)
         path = folder / f"{one.run.id}.html"
-        if not one.state.finished or _changed(path) < max(
-            written_by, *(_changed(one.run.folder / name) for name in OF)
+        if not one.state.finished or safe_files.changed(path) < max(
+            written_by, *(safe_files.changed(one.run.folder / name) for name in OF)
         ):
             _write(path, page.render(documents.of_one(one)), "--html", told=False)
     return {one.run.id: quote(f"{folder.name}/{one.run.id}.html") for one in seen}
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _write(path: Path, content: str, flag: str, told: bool = True) -> None:

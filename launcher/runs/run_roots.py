@@ -80,11 +80,12 @@ def make_private(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
+def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a file, after whoever has it. A folder's lock would not hold between the nodes of a home on NFS.
-    Raises `OSError` where it can't be made or locked."""
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as lock:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+    Raises `OSError` where it can't be made or locked, and `BlockingIOError` where another has it and this is not to
+    wait."""
+    with open(file, "ab", opener=records.private) as lock:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
@@ -101,13 +102,11 @@ def alone(lock: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def alone_with(run: Path, file: str, deed: str) -> Iterator[None]:
     """Lock a run's folder for what two launchers would do twice; `deed` names it: `resumed`. Raises `UsageError`."""
-    try:
-        handle = os.open(run / file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # moved or deleted since it was listed, as on its host
-        raise UsageError(f"there is no run {run.name} in {run.parent} on {os.uname().nodename}") from None
-    with open(handle, "wb") as lock:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(run / file, wait=False))
+        except FileNotFoundError:  # moved or deleted since it was listed, as on its host
+            raise UsageError(f"there is no run {run.name} in {run.parent} on {os.uname().nodename}") from None
         except BlockingIOError:
             raise UsageError(f"{run.name} is being {deed} by another launcher this moment") from None
         yield

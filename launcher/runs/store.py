@@ -127,8 +127,7 @@ def make_common(folder: Path) -> None:
 
 def mark_unfinished(root: Path, run: str) -> None:
     make_common(root / UNFINISHED)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    os.close(os.open(root / UNFINISHED / run, flags, 0o600))
+    open(root / UNFINISHED / run, "ab", opener=records.private).close()
 
 
 def clear_unfinished(root: Path, run: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import logging
-import os
 import statistics
 import warnings
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from amp_launcher import records
 from launcher.errors import UsageError
+from launcher.runs import run_roots
 from launcher.search.space import Space
 
 JOURNAL = "optuna.journal"
@@ -29,7 +29,13 @@ class Study:
         """Open the study in that folder, or begin it. Raises `UsageError` where another process has it."""
         optuna = library()
         self._optuna, self._space = optuna, space
-        self._lock = _alone(folder)
+        self._held = contextlib.ExitStack()
+        try:
+            self._held.enter_context(run_roots.locked(folder / "lock", wait=False))
+        except BlockingIOError:
+            raise UsageError(
+                f"{folder.name} is being searched by another process; `watch {folder.name}` follows it"
+            ) from None
         path = folder / JOURNAL
         _repair(path)
         self._storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
@@ -47,7 +53,7 @@ class Study:
         """Those that each trial has reported."""
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._held.close()
 
     def _distribution(self, key: str) -> Any:
         of = self._optuna.distributions
@@ -131,19 +137,6 @@ def library() -> Any:
     optuna.logging.set_verbosity(logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
-
-
-def _alone(folder: Path) -> int:
-    """The lock on a search, held until it is closed. Raises `UsageError` where another process has it."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise UsageError(
-            f"{folder.name} is being searched by another process; `watch {folder.name}` follows it"
-        ) from None
-    return lock
 
 
 def _repair(path: Path) -> None:

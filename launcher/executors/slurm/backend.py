@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher import safe_files
 from launcher.errors import MOST_NAMED, UsageError
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import Row
@@ -125,22 +126,17 @@ def _ended_badly(folder: Path) -> str:
 
 def _is_newer(path: str, asked: float) -> bool:
     """Whether a file was written since Slurm was asked. A time far in the future comes from a wrong clock."""
-    return asked < _changed(path) < time.time() + CLOCKS_DIFFER
+    return asked < safe_files.changed(path) < time.time() + CLOCKS_DIFFER
 
 
 def _signalled(folder: str, files: Files) -> float:
     """When a run's folder said that its job was interrupted, in seconds since 1970: an answer of Slurm has to be
     younger. 0 if it does not say that."""
     status = status_of(files)
-    signalled = _changed(f"{folder}/status.json") if status is not None and status.state == "interrupted" else 0.0
+    if status is None or status.state != "interrupted":
+        return 0.0
+    signalled = safe_files.changed(f"{folder}/status.json")
     return signalled if signalled < time.time() else 0.0
-
-
-def _changed(path: str) -> float:
-    """When a file was last written, in seconds since 1970; 0 where there is none."""
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_mtime
-    return 0.0
 
 
 def judge(job: str, row: Row | None, log: str = "") -> Liveness:

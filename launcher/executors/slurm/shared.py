@@ -20,6 +20,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amp_launcher import records
+from launcher import safe_files
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs
 from launcher.executors.slurm.jobs import Row
@@ -111,8 +113,8 @@ def changed(conf: str | None = None) -> None:
     _noted[path] = time.time()
     with contextlib.suppress(OSError):
         run_roots.make_private(path.parent)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        os.utime(path)
+        with open(path, "ab", opener=records.private) as file:
+            os.utime(file.fileno())
 
 
 def _interval(failures: int = 0) -> float:
@@ -186,10 +188,7 @@ def _path(conf: str | None) -> Path:
 
 def _changed(path: Path) -> float:
     file = path.with_suffix(".changed")
-    noted = _noted.get(file, 0.0)
-    with contextlib.suppress(OSError):
-        return max(noted, file.stat().st_mtime)
-    return noted
+    return max(_noted.get(file, 0.0), safe_files.changed(file))
 
 
 def _read(path: Path) -> Answer:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from amp_launcher import records
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import job_in, job_of
@@ -68,9 +69,9 @@ def _noticed(answer: Path) -> float:
         return note.stat().st_mtime
     except OSError:
         now = _noted.setdefault(note, time.time())
-        with contextlib.suppress(OSError):  # a disk that is full, or another person's: this process knows
-            os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            os.utime(note, (now, now))
+        # Not with a disk that is full, or another person's: this process knows.
+        with contextlib.suppress(OSError), open(note, "xb", opener=records.private) as file:
+            os.utime(file.fileno(), (now, now))
         return now
 
 
