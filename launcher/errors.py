@@ -7,11 +7,10 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from amp_launcher.shown import some
+
 T = TypeVar("T")
 U = TypeVar("U")
-
-MOST_NAMED = 4
-"""Labels that are named where many fail with the same message."""
 
 
 class LauncherError(Exception):
@@ -117,5 +116,5 @@ def first_of(failed: Sequence[tuple[str, LauncherError]], count: int, kind: str)
     labels = [label for label, error in failed if str(error) == str(first)]
     if len(labels) == count:
         return first
-    named = ", ".join(labels[:MOST_NAMED]) + (f" and {len(labels) - MOST_NAMED} more" if labels[MOST_NAMED:] else "")
-    return type(first)(placed(str(first), f" (in the {kind}{'s' * (len(labels) > 1)} {named}; nothing was started)"))
+    where = f" (in the {kind}{'s' * (len(labels) > 1)} {some(labels)}; nothing was started)"
+    return type(first)(placed(str(first), where))

@@ -79,13 +79,10 @@ def check_snapshot(target: Path) -> None:
 
 def _close(target: Path, files: Iterable[str]) -> None:
     """Keep Python from compiling modules into the snapshot, which no digest covers: on a full disk it leaves a part of
-    a file behind that later runs read. Of earlier launchers the folder is deleted."""
+    a file behind that later runs read."""
     for folder in {os.path.dirname(f"{target}/{name}") for name in files}:
-        cache = Path(folder, "__pycache__")
         with contextlib.suppress(OSError):  # as on a disk that is full, or mounted for reading alone
-            if cache.is_dir() and not cache.is_symlink():
-                shutil.rmtree(cache)
-            cache.touch(0o400)
+            Path(folder, "__pycache__").touch(0o400)
 
 
 def make(place: Path) -> None:

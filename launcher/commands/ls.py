@@ -205,16 +205,15 @@ def _up(seen: Seen, plan: PlanRecord, now: float) -> str:
     gpus = (plan.nodes or 1) * (plan.gpus or 0)
     cost = f"{taken * gpus / 3600:.1f} GPU hours" if gpus else f"{units.duration(taken)} without a GPU"
     name = run_ids.words_of(seen.run.id)
-    idle = _idle(seen.run, now - taken, now)
+    idle = _idle(seen.run, now - taken)
     use = "" if idle is None else f", idle for {units.duration(idle)}" if idle else ", a terminal is open"
     return f"{name} is up{use}: {cost} so far; `down {name}` ends it"
 
 
-def _idle(run: Run, started: float, now: float) -> float | None:
+def _idle(run: Run, started: float) -> float | None:
     """For how many seconds nobody has used it, 0 while a terminal is open; None where that is not known."""
     if not run_roots.is_remote(run.root):
-        since = terminals.idle_since(run.path, started)
-        return 0 if since is None else max(1.0, now - since)
+        return terminals.idle(run.path, started)
     known = remote_record.known(run.folder)
     return known.idle if known else None
 

@@ -144,9 +144,8 @@ def _awaited(run: Run) -> tuple[Seen, float]:
 
 
 def _figures(result: ResultRecord) -> str:
-    rate = summary.throughput_of(result)
-    rates = f"{rate} {result.throughput.unit or 'samples/s'}, " if rate else ""  # two steps are too few for one
-    return f"{rates}{units.size(result.peak_memory_bytes)} at most, on {summary.device_of(result) or '-'}"
+    rate = f"{rate}, " if (rate := summary.throughput_of(result)) else ""
+    return f"{rate}{units.size(result.peak_memory_bytes)} at most, on {summary.device_of(result) or '-'}"
 
 
 def _proof(result: ResultRecord) -> Finding:

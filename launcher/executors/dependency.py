@@ -74,10 +74,11 @@ def check_after(plans: Sequence[Plan]) -> None:
 
 def outside_of(after: str | None, together: Collection[str]) -> str:
     """What of `after=` names other runs than those that are submitted with it, by their ids; empty for nothing."""
-    items = [] if after is None else after.split(",")
-    names = [name for _, name in parse(after)] if after is not None else []
-    rest = zip(items, names, strict=True)
-    return ",".join(item for item, name in rest if name not in together and not name.startswith(f"{PLACEHOLDER}-"))
+    if after is None:
+        return ""
+    items = zip(after.split(","), parse(after), strict=True)
+    ours = f"{PLACEHOLDER}-"
+    return ",".join(item for item, (_, name) in items if name not in together and not name.startswith(ours))
 
 
 def _check_ended(after: str, others: Others) -> None:

@@ -302,8 +302,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   fi
   mark_stopped
   if [ -e "$LAUNCHER_LOGS/overdue" ]; then
-    overdue=$(cat "$LAUNCHER_LOGS/overdue") # empty where the run's own code is older
-    overdue="did not end within ${overdue:-$LAUNCHER_STOP_BEFORE} s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
+    overdue="did not end within $(cat "$LAUNCHER_LOGS/overdue") s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
   fi
   [ "$code" = 0 ] || lack=$(lack_of_memory "$code")
   if taken_over; then

@@ -65,8 +65,7 @@ def _idle(folder: Path, state: State) -> int | None:
     """Seconds since somebody used what `up` started, 0 while a terminal is open; None of another run."""
     if state.name != "running" or not store.read(PlanRecord, store.plan_path(folder), ("up",)).up:
         return None
-    since = terminals.idle_since(str(folder), units.seconds_of(state.started) or 0.0)
-    return 0 if since is None else max(1, round(time.time() - since))
+    return round(terminals.idle(str(folder), units.seconds_of(state.started) or 0.0))
 
 
 def plain(state: State) -> list[Any]:

@@ -88,9 +88,7 @@ def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecor
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, comparison)
         words = f"{state.name}: {state.reason}" if state.reason else state.name
-        own = summary.result_of(arm.run.folder, state)
-        mean = summary.throughput_of(own)
-        rate = rates.get(arm.run.id, f"{mean} {own.throughput.unit or 'samples/s'}" if mean else "")
+        rate = rates.get(arm.run.id, summary.throughput_of(summary.result_of(arm.run.folder, state)))
         yield f"{arm.label}  {words}{', ' if rate else ''}{rate}"
 
 

@@ -147,12 +147,7 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         busy = _launch_bound(result)
         counted = f", steps of {spread.counted}" if spread.counted else ""
         counted += f", {spread.mfu:.1%} of peak FLOPs" if spread.mfu is not None else ""
-        rows.append(
-            (
-                "throughput",
-                f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}{_few_products(result)}",
-            )
-        )
+        rows.append(("throughput", f"{throughput}{ends}{waiting}{counted}{busy}{_few_products(result)}"))
     elif result.throughput.why and (result.observed.verdict or not result.observed.why):  # else none was due
         rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
@@ -228,7 +223,9 @@ def accuracy_of(result: ResultRecord) -> str:
 
 
 def throughput_of(result: ResultRecord) -> str:
-    return "" if result.throughput.mean is None else units.number(result.throughput.mean)
+    """With its unit; empty where two steps were too few for it."""
+    mean, unit = result.throughput.mean, result.throughput.unit
+    return "" if mean is None else f"{units.number(mean)} {unit or 'samples/s'}"
 
 
 RATES = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE")

@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from amp_launcher.shown import some
 from launcher import safe_files
-from launcher.errors import MOST_NAMED, UsageError
+from launcher.errors import UsageError
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
@@ -109,13 +110,11 @@ def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
     if judged.waits:
         still = [run.id for run, _ in first if not judge_files(run_files.load(run.path), None).finished]
         waited = still or [run.id for run, _ in first]  # Slurm may not have seen the end yet
-        named = ", ".join(waited[:MOST_NAMED]) + (", ..." if waited[MOST_NAMED:] else "")
-        return judged._replace(reason=f"waiting for {named}, which it comes after")
+        return judged._replace(reason=f"waiting for {some(waited)}, which it comes after")
     ends = [f"{run.id}, which {how}" for run, kind in first if kind == "ok" and (how := _ended_badly(run.folder))]
     if not ends:
         return judged
-    named = ", ".join(ends[:MOST_NAMED]) + (", ..." if ends[MOST_NAMED:] else "")
-    return judged._replace(reason=f"it never started: it was to come after {named}")
+    return judged._replace(reason=f"it never started: it was to come after {some(ends)}")
 
 
 def _ended_badly(folder: Path) -> str:
