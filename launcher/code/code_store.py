@@ -150,7 +150,8 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
                 f"the code changed while it was copied ({last} was written last): run the command again, or list the "
                 "file in .gitignore if it is something that a run writes"
             )
-        _list(staging / NAMES, files)
+        (staging / NAMES).write_text(json.dumps(sorted(files)), encoding="ascii")
+        (staging / NAMES).chmod(0o400)
         _close(staging, files)
         try:
             staging.rename(target)
@@ -168,11 +169,6 @@ def make_parents(folder: Path, name: str) -> None:
     for parent in reversed(Path(name).parents[:-1]):
         with contextlib.suppress(FileExistsError):
             records.make_folder(folder / parent)
-
-
-def _list(path: Path, files: Mapping[str, Path]) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w", encoding="ascii") as stream:
-        json.dump(sorted(files), stream)
 
 
 def prune(place: Path, digests: Collection[str], needed: Callable[[Collection[str]], Collection[str]]) -> None:

@@ -165,13 +165,10 @@ def _state(root: Path, files: Sequence[Path], ask: git.Ask) -> tuple[str | None,
     holding = {path.parent for path in files}  # few, while files are many
     within = {folder for held in holding for folder in (held, *held.parents) if root in folder.parents}
     inner = (folder for folder in sorted(within) if (folder / ".git").exists() and not git.is_other_users(folder))
+    below = ((folder, [path for path in files if folder in path.parents]) for folder in inner)
     return (commits[0] if commits else None), (
-        changed or not unknown.isdisjoint(files) or any(git_state(folder, _below(folder, files))[1] for folder in inner)
+        changed or not unknown.isdisjoint(files) or any(git_state(*each)[1] for each in below)
     )
-
-
-def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
-    return [path for path in files if folder in path.parents]
 
 
 def _diff(root: Path, ask: git.Ask) -> str:

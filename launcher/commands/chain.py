@@ -114,7 +114,8 @@ def _spec(job: Job, jobs: Sequence[Job], typed: Words) -> JobSpec:
         if experiments.requested(words) is not None:
             raise UsageError("a comparison is no job of a chain")
         spec = request.to_spec(words, "a job of a chain is one run")
-    needed = _after(job, jobs)
+    ids = {other.name: run_ids.cell_id(PLACEHOLDER, index, len(jobs)) for index, other in enumerate(jobs)}
+    needed = [f"{ANY if need.startswith(ANY) else ''}{ids[need.removeprefix(ANY)]}" for need in job.needs]
     launch = dataclasses.replace(
         spec.launch,
         after=",".join(filter(None, (spec.launch.after, *needed))) or None,
@@ -136,12 +137,6 @@ def _own_words(job: Job) -> Words:
     if own.help or own.cfg:
         raise UsageError("--help and --cfg start no job")
     return own
-
-
-def _after(job: Job, jobs: Sequence[Job]) -> list[str]:
-    """The needs of a job as `after=` has them, with the run ids to come."""
-    ids = {other.name: run_ids.cell_id(PLACEHOLDER, index, len(jobs)) for index, other in enumerate(jobs)}
-    return [f"{ANY if need.startswith(ANY) else ''}{ids[need.removeprefix(ANY)]}" for need in job.needs]
 
 
 def _facts(jobs: Sequence[Job], specs: Sequence[JobSpec]) -> list[Facts]:

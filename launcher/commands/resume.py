@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     failed = len(names) > 1 and names[-1] == "failed"
     selected = one_of("resume", names[:-1] if failed else names, run_roots.named(root))
-    if selected.sweep and store.is_search(selected.runs[0].root, selected.sweep):
+    if selected.sweep and (store.search_folder(selected.runs[0].root, selected.sweep) / store.SEARCH).exists():
         from launcher.search import command
 
         if failed:

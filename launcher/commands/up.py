@@ -112,7 +112,10 @@ def _wait(run: Run) -> int:
             if seen.state.name == "running" and _has_begun(seen):
                 print(f"up; a terminal in it: python -m launcher shell {run.id}", file=sys.stderr)
                 return 0
-            said = _say(seen, said)
+            text = ": ".join(filter(None, (seen.state.name, seen.state.reason)))
+            if text != said:
+                print(f"{text}; Ctrl-C cancels it", file=sys.stderr)
+            said = text
             time.sleep(_EVERY)
     except KeyboardInterrupt:
         _take_back(run)
@@ -124,13 +127,6 @@ def _has_begun(seen: Seen) -> bool:
     on another host is not asked for."""
     log = seen.run.folder / "attempts" / str(seen.state.attempt) / "stdout.log"
     return run_roots.is_remote(seen.run.root) or (log.is_file() and log.stat().st_size > 0)
-
-
-def _say(seen: Seen, said: str) -> str:
-    text = ": ".join(filter(None, (seen.state.name, seen.state.reason)))
-    if text != said:
-        print(f"{text}; Ctrl-C cancels it", file=sys.stderr)
-    return text
 
 
 def _take_back(run: Run) -> None:

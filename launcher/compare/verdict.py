@@ -59,14 +59,18 @@ def remarks(compared: Sequence[MeasuredArm]) -> Iterator[str]:
         if _failed(arm):
             continue  # its state is among the figures
         if _unknown(arm) or _unknown(control):
-            reasons.setdefault(_nothing(arm), []).append(arm.label)
+            whose = "its" if _unknown(arm) else "the control's"
+            reasons.setdefault(f"nothing is concluded, since {whose} mode is unknown", []).append(arm.label)
             continue
         speed = _unmeasured(arm) if arm.ratio is None else ""
         losses = _not_finite(arm) or (arm.incomparable and f"losses are not compared: {arm.incomparable}")
         for reason in filter(None, (speed, losses)):
             reasons.setdefault(reason, []).append(arm.label)
     yield from (f"{_listed(labels)}: {reason}." for reason, labels in reasons.items())
-    yield from _caveats(compared)
+    if sentence := _launch_bound(compared):
+        yield sentence
+    if control.is_script and any(arm.ratio or arm.gap is not None for arm in others):
+        yield _of_scripts(compared)
 
 
 def _of_control(control: MeasuredArm) -> Iterator[str]:
@@ -75,13 +79,6 @@ def _of_control(control: MeasuredArm) -> Iterator[str]:
         yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be compared with it."
     elif _not_finite(control):
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
-
-
-def _caveats(compared: Sequence[MeasuredArm]) -> Iterator[str]:
-    if sentence := _launch_bound(compared):
-        yield sentence
-    if compared[0].is_script and any(arm.ratio or arm.gap is not None for arm in compared[1:]):
-        yield _of_scripts(compared)
 
 
 def _launch_bound(compared: Sequence[MeasuredArm]) -> str:
@@ -151,11 +148,6 @@ def _at_what_cost(arm: MeasuredArm, how: Compare) -> str:
     if abs(arm.gap) <= how.tolerance:
         return f", its loss within {how.tolerance:.1%}"
     return ", its loss no worse" if arm.gap < 0 else ", its loss no worse beyond noise"
-
-
-def _nothing(arm: MeasuredArm) -> str:
-    whose = "its" if _unknown(arm) else "the control's"
-    return f"nothing is concluded, since {whose} mode is unknown"
 
 
 def _how_it_failed(arm: MeasuredArm) -> str:

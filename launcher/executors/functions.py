@@ -62,7 +62,7 @@ class FunctionJob(RunJob):
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         ended, reason = super()._get_outcome_and_result()
-        file = self._result_file()
+        file = self.run_dir / function.result_file(self.task_id or 0)
         if not file.exists():  # killed, or ended by sys.exit() or os._exit()
             why = f"the process ended first, as by sys.exit() (logs in {self.run_dir}/attempts)"
             done = f"run {self.run_id} is done, but its function did not return: {why}"
@@ -89,9 +89,6 @@ class FunctionJob(RunJob):
 
     def stderr(self) -> str | None:
         return self._get_logs_string("stderr")
-
-    def _result_file(self) -> Path:
-        return self.run_dir / function.result_file(self.task_id or 0)
 
     def _own(self, read: Callable[[], bytes]) -> bytes:
         if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):

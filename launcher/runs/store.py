@@ -139,10 +139,6 @@ def search_folder(root: str, sweep: str) -> Path:
     return Path(root, SWEEPS, sweep)
 
 
-def is_search(root: str, sweep: str) -> bool:
-    return os.path.exists(search_folder(root, sweep) / SEARCH)
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """A record of a run: whoever may read its folder may read it."""
     write_text(path, json.dumps(value, indent=1) + "\n", records.record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from launcher.containers.runtime import Runtime
 from launcher.containers.words import EnvArg, Word, to_bash
 from launcher.plan import container
 from launcher.plan.model import Plan
@@ -36,7 +35,10 @@ def command(plan: Plan) -> list[str]:
         workdir=plan.run_dir,
         devices=(),  # it computes nothing
     )
-    wrapped = wrap(described, _on_one_node(plan.container.runtime))
+    runtime = plan.container.runtime
+    # Pyxis starts its containers by srun, on all nodes.
+    words = tuple("--nodes=1" if word.startswith("--nodes=") else word for word in runtime.command)
+    wrapped = wrap(described, dataclasses.replace(runtime, command=words))
     exports = [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     return [*exports, " \\\n    ".join(map(to_bash, wrapped.argv))]
 
@@ -44,9 +46,3 @@ def command(plan: Plan) -> list[str]:
 def order(arms: Sequence[str], rounds: int) -> list[str]:
     """The blocks: each round has one of every arm, every other round backwards."""
     return [arm for number in range(rounds) for arm in (arms if number % 2 == 0 else reversed(arms))]
-
-
-def _on_one_node(runtime: Runtime) -> Runtime:
-    """Pyxis starts its containers by srun, on all nodes."""
-    words = ("--nodes=1" if word.startswith("--nodes=") else word for word in runtime.command)
-    return dataclasses.replace(runtime, command=tuple(words))

@@ -73,7 +73,8 @@ class Lines:
             when, before = self._last.get(row.label, (now, None))
             if row.state.finished and len(rows) == 1:
                 continue  # the summary follows, and begins with how it ended
-            if before is None or _differs(before, row):
+            state = row.state.name, row.state.attempt
+            if before is None or (before.state.name, before.state.attempt) != state:
                 self.say(f"{row.label}  {summary.headline(row.state, time.time())}")
             elif not _worth_a_line(before, row, now - when, max(1, busy)):
                 continue
@@ -86,10 +87,6 @@ class Lines:
 
     def close(self) -> None:
         """Nothing has to be undone."""
-
-
-def _differs(before: Row, row: Row) -> bool:
-    return (before.state.name, before.state.attempt) != (row.state.name, row.state.attempt)
 
 
 def _worth_a_line(before: Row, row: Row, seconds: float, busy: int) -> bool:

@@ -132,7 +132,8 @@ def _due(answer: Answer, path: Path, wanted: Collection[str], signalled: float, 
     if now - answer.asked >= _interval(answer.failures):
         return True
     soon = min(SOON, _interval())
-    if answer.asked < _changed(path) + soon:
+    file = path.with_suffix(".changed")
+    if answer.asked < max(_noted.get(file, 0.0), safe_files.changed(file)) + soon:
         return now - answer.asked >= soon
     return not answer.failures and (answer.asked < signalled or not all(map(answer.has, wanted)))
 
@@ -184,11 +185,6 @@ _noted: dict[Path, float] = {}
 def _path(conf: str | None) -> Path:
     cluster = hashlib.sha256((conf or os.environ.get("SLURM_CONF") or "").encode(errors="surrogateescape"))
     return Path(run_roots.state_folder(), "slurm", f"{cluster.hexdigest()[:16]}.json")
-
-
-def _changed(path: Path) -> float:
-    file = path.with_suffix(".changed")
-    return max(_noted.get(file, 0.0), safe_files.changed(file))
 
 
 def _read(path: Path) -> Answer:
