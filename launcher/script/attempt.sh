@@ -325,7 +325,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
     status stopped "$code" "$ended" "${overdue:+a rank of the script $overdue}" # else the marker says at which step
-    [ "$code" != 0 ] || code=85 # likewise
+    code=85 # likewise; and torchrun ends with 1 where its ranks end with that
   elif [ -n "$overdue" ]; then
     status failed "$code" "$ended" "the script $overdue"
   elif [ -e "$LAUNCHER_LOGS/left" ]; then

@@ -119,6 +119,12 @@ def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_
         assert outcome["comparison"]["arms"][number]["state"] == "failed"
 
 
+def test_a_block_of_several_ranks_that_stopped_is_measured(tmp_path, program):
+    folder = lay(tmp_path, program, "amp=o0,o1", first="sys.exit = lambda code: os._exit(1) # as torchrun ends")
+    assert run(folder) == 0
+    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
+
+
 def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):
     folder = lay(tmp_path, program, "batch=8,16", first="print('out of memory', file=sys.stderr); sys.exit(1)")
     assert run(folder) == 1
