@@ -13,7 +13,7 @@ from launcher.runs import arms, follow, run_ids, run_roots, store
 from launcher.runs.follow import LastStep
 from launcher.runs.run_files import Files
 from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Status
-from launcher.runs.states import Seen, State
+from launcher.runs.states import Seen, State, status_of
 from launcher.runs.store import Run
 from launcher.ui import display, ended_runs, summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
@@ -101,7 +101,8 @@ def _rate(arm: ComparedArm) -> str:
 
 
 def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
-    """Queue, job, host, container, and the GPUs that the attempt took."""
+    """Queue, job, host, container, and the GPUs that the attempt took. The host of a job of Slurm is that of its
+    attempt, not the one that it was submitted on."""
     job, gpus, submission = None, "", files.submitted
     if submission.queue == "slurm" and files.owner.mine:  # it names the file that has the job's number
         from launcher.executors.slurm.jobs import job_of
@@ -110,9 +111,12 @@ def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
     with contextlib.suppress(OSError):
         gpus = safe_files.read_text(run.folder / "attempts" / str(attempt) / "gpus").strip()
     slurm = (submission.queue or plan.queue) == "slurm"
+    process = (status_of(files) or Status()).process if slurm else None
+    host = (process.host if process else None) if slurm else submission.host
+    others = (plan.nodes or 1) - 1 if slurm else 0
     parts = [
         (f"slurm job {job}" if job else "slurm") if slurm else "",
-        f"{'on ' * slurm}{submission.host}" if submission.host else "",
+        f"{'on ' * slurm}{host}{f' and {others} more' * bool(others)}" if host else "",
         f"in {plan.container.runtime.kind}" if plan.container else "",
         f"on GPU {gpus}" if gpus else "",
     ]
