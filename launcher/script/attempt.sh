@@ -281,12 +281,13 @@ relay_stop() { # subshell's pid: signals its children when the run is asked to s
 }
 
 # A script has ended after a request to stop: record that, as its wrapper does where it can. It can't of a bare script,
-# nor of one that ended by itself at a TERM of Slurm's to all steps of the job.
+# nor can anything of one that ended by itself at a TERM of Slurm's to all steps of the job, or of a trainer that was
+# still starting.
 mark_stopped() {
   local why=${LAUNCHER_ASKED:-request}
   [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] || return
   [ -e "$LAUNCHER_LOGS/.asked" ] ||
-    { [ "$LAUNCHER_WHO${LAUNCHER_ASKED-}" = scriptpreemption ] && declare -F start_nodes >/dev/null; } || return
+    { [ "${LAUNCHER_ASKED-}" = preemption ] && declare -F start_nodes >/dev/null; } || return
   ! grep -qs ", time limit" "$LAUNCHER_RUN/STOP" || why="time limit"
   printf '{"schema": 1, "checkpoint": null, "step": null, "saved": false, "why": "%s", "time": "%s"}\n' \
     "$why" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
