@@ -2,6 +2,9 @@
 # What only a Slurm job has: it is asked to save before its time limit or a preemption, requeued, and started on its
 # nodes.
 
+# What sbatch was told to export, nothing. An srun of the job would go by it, and start its programs without a PATH.
+unset SLURM_EXPORT_ENV
+
 # Slurm's own log of this job, to which slurmstepd writes why it ends an attempt, and where this attempt's part begins.
 LAUNCHER_JOB_LOG=$(readlink "/proc/$$/fd/1")
 LAUNCHER_JOB_LOG_SIZE=$(stat -c %s "$LAUNCHER_JOB_LOG" 2>/dev/null)
@@ -66,7 +69,7 @@ hear_preemption() {
       case $name in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$name" ;; esac
     done
     exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" --mem=0 --gres=none --mpi=none --cpu-bind=none \
-      --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM
+      bash -c 'trap "kill -USR2 $1; exit" TERM
         case $(timeout 10 scontrol --oneliner show job "$2") in *" PreemptTime="[1-9]*) kill -USR2 "$1" && exit ;; esac
         sleep infinity & wait' hear "$$" "$job" </dev/null >/dev/null 2>&1
   ) &

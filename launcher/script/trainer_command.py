@@ -78,15 +78,8 @@ def by_srun(plan: Plan) -> str:
     """The line that starts this script on each node, where it starts the trainer; empty where nothing needs it."""
     if plan.nodes == 1 or plan.arms or is_pyxis(plan):
         return ""
-    # --export: without it, srun hands on what sbatch was told to export, which is nothing.
     ends_others = int(is_function(plan))  # whose tasks don't know of each other
-    words = [
-        "srun",
-        "--ntasks-per-node=1",
-        f"--nodes={plan.nodes}",
-        f"--kill-on-bad-exit={ends_others}",
-        "--export=ALL",
-    ]
+    words = ["srun", "--ntasks-per-node=1", f"--nodes={plan.nodes}", f"--kill-on-bad-exit={ends_others}"]
     if plan.cluster["cpus"]:
         words.append(f"--cpus-per-task={plan.cluster['cpus']}")  # srun does not inherit it from sbatch
     return f'{" ".join(words)} bash "$LAUNCHER_RUN/run.sh" node'

@@ -39,7 +39,7 @@ def test_the_job_finds_its_own_environment_and_gpus_and_nothing_of_the_submitter
     environment = bench.seen()["env"]
     assert (environment["V"], environment["HOME"]) == ("1.10", str(Path.home()))
     assert len(environment["CUDA_VISIBLE_DEVICES"].split(",")) == 2
-    assert not {"API_TOKEN", "RANK", "SLURM_ARRAY_TASK_ID"} & environment.keys()
+    assert not {"API_TOKEN", "RANK", "SLURM_ARRAY_TASK_ID", "SLURM_EXPORT_ENV"} & environment.keys()
     assert "hunter2" not in shown + (folder / "run.sh").read_text() + (folder / "plan.json").read_text()
 
 
@@ -51,7 +51,7 @@ def test_states_are_true_with_and_without_accounting(
         monkeypatch.setenv("SLURM_CONF", slurm.slurm.conf_without_accounting)
     (good,) = bench.submit(bench.plan())
     assert ls.main([good.name, f"run_root={bench.root}"]) == 0
-    assert f"slurm job {job_of(good)} on " in capsys.readouterr().out
+    assert re.search(rf"where +slurm job {job_of(good)} on n[12]\n", capsys.readouterr().out)
     (bad,) = bench.submit(bench.plan("sys.exit(3)"))
     (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
     (large,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))

@@ -38,7 +38,7 @@ trainer() {
 }
 
 start_nodes() {
-  srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=0 --export=ALL --cpus-per-task=8 bash "$LAUNCHER_RUN/run.sh" node
+  srun --ntasks-per-node=1 --nodes=2 --kill-on-bad-exit=0 --cpus-per-task=8 bash "$LAUNCHER_RUN/run.sh" node
 }
 
 LAUNCHER_WHO=trainer LAUNCHER_RESULT=required
