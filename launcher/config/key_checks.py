@@ -27,7 +27,7 @@ _KEY_OF = {
     "cluster.gpus": "gpus=",
     "cluster.nodes": "nodes=",
     "cluster.image": "image=",
-    "cluster.gres": "gpus=, or cluster.flags=['--gres=...']",
+    "cluster.gres": "gpus=, or cluster.flags=['--gres=...'] for what is no GPU",
     **dict.fromkeys(("precision", "mixed_precision"), "amp=bf16-mixed, or another mode of amp"),
 }
 

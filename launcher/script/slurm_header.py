@@ -35,17 +35,24 @@ def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
     """The options that sbatch and srun share."""
     cluster = plan.cluster
     words = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
+    # One option of all: sbatch takes the last --gres alone.
+    gres = [flag.partition("=")[2] for flag in cluster["flags"] if flag.startswith("--gres=")]
     if plan.gpus:
-        gres = cluster["gpu_flag"] == "gres"
         count = f"{plan.gpu_type}:{plan.gpus}" if plan.gpu_type else f"{plan.gpus}"
-        words.append(f"--gres=gpu:{count}" if gres else f"--gpus-per-node={count}")
+        if cluster["gpu_flag"] == "gres":
+            gres.insert(0, f"gpu:{count}")
+        else:
+            words.append(f"--gpus-per-node={count}")
+    if gres:
+        words.append(f"--gres={spelled(','.join(gres))}")
     for flag, key in NAMED.items():
         value = cluster[key]
         if value is not None:
             words.append(f"--{flag}={spelled(str(value))}")
     for flag in cluster["flags"]:
         name, equals, value = flag.partition("=")
-        words.append(f"{name}{equals}{spelled(value)}")
+        if name != "--gres":
+            words.append(f"{name}{equals}{spelled(value)}")
     return words
 
 

@@ -152,6 +152,14 @@ def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
         plan_of("gpus=0", *words, facts=with_gpus(*types))
 
 
+@pytest.mark.parametrize("flag", ["gpus-per-node", "gres"])
+def test_gres_that_are_no_gpus_are_asked_for_beside_the_gpus(flag: str) -> None:
+    text = render(plan_of("gpus=2", f"cluster.gpu_flag={flag}", "cluster.flags=['--gres=lscratch:10']"))
+    of_gpus, gres = ("", "gpu:2,lscratch:10") if flag == "gres" else ("#SBATCH --gpus-per-node=2\n", "lscratch:10")
+    assert f"{of_gpus}#SBATCH --gres={gres}\n" in text
+    assert text.count("--gres=") == 1
+
+
 def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
     words = ("gpus=1", "amp=o2", "recipe=simplenet", "batch=100")
     for gpu, sizes in (("v100", "8 in float16:"), ("a100", "8 in bfloat16 (fastest: 64):")):
@@ -189,6 +197,9 @@ def test_variables_that_sbatch_would_read_are_named_with_the_keys_that_replace_t
         (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),
         (("gpus=0", "cluster.flags=['--array=1-3']"), "--array is set by the launcher itself"),
         (("gpus=0", "cluster.flags=['--partition=x']"), "say cluster.partition= instead"),
+        (("gpus=1", "cluster.flags=['--gres=gpu:2']"), "--gres=gpu:2: say gpus= instead"),
+        (("gpus=1", "cluster.flags=['--gpus-per-task=2']"), "say gpus=, which is per node, instead"),
+        (("gpus=1", "cluster.flags=['--cpus-per-gpu=2']"), "say cluster.cpus=, which is per node, instead"),
         (("gpus=0", "cluster.account=a b"), "holds a blank"),
     ],
 )
@@ -476,6 +487,16 @@ def test_ranks_that_end_before_their_script_heard_of_the_preemption_are_preempte
 ) -> None:
     programs.does("scontrol", f"echo '{job}'")
     assert of_job('LAUNCHER_ASKED=; hear_late; echo "$LAUNCHER_ASKED"') == asked
+
+
+@pytest.mark.parametrize(("asked", "said"), [("preemption", "by Slurm"), ("", "")])
+def test_ranks_that_were_preempted_while_they_were_starting_have_stopped(tmp_path: Path, asked: str, said: str) -> None:
+    calls = (
+        f"{bash_files.text('launcher.script', 'attempt.sh')}\nstart_nodes() {{ :; }}\nLAUNCHER_LOGS={tmp_path}\n"
+        f"LAUNCHER_WHO=trainer LAUNCHER_EXIT=143 LAUNCHER_SIGNALLED= LAUNCHER_ASKED={asked}\n"
+        "mark_stopped; asked_by_slurm && echo by Slurm"
+    )
+    assert of_job(calls, LAUNCHER_RUN=str(tmp_path)) == said
 
 
 @pytest.mark.parametrize(("since", "said"), [("2026-11-27T20:51:08", "asked"), ("None", "waits")])
