@@ -47,7 +47,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [*ended_runs.slow_rows(folder, state), *ended_runs.hangs(folder, state)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)]
-    rows.append(("where", _where(run, files, plan, state.attempt)))
+    rows.append(("where", _where(run, files, plan, state)))
     nothing_known = state.name == "unreachable" and files.submission is None
     rows.append(("submitted", files.submitted.submitted or ("not known" if nothing_known else "never")))
     if state.started:
@@ -100,7 +100,7 @@ def _rate(arm: ComparedArm) -> str:
     return next((f"{units.number(rate)} {unit}" for rate, unit in rates if rate is not None), "")
 
 
-def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
+def _where(run: Run, files: Files, plan: PlanRecord, state: State) -> str:
     """Queue, job, host, container, and the GPUs that the attempt took. The host of a job of Slurm is that of its
     attempt, not the one that it was submitted on."""
     job, gpus, submission = None, "", files.submitted
@@ -109,9 +109,9 @@ def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
 
         job = job_of(submission)
     with contextlib.suppress(OSError):
-        gpus = safe_files.read_text(run.folder / "attempts" / str(attempt) / "gpus").strip()
+        gpus = safe_files.read_text(run.folder / "attempts" / str(state.attempt) / "gpus").strip()
     slurm = (submission.queue or plan.queue) == "slurm"
-    process = (status_of(files) or Status()).process if slurm else None
+    process = (status_of(files) or Status()).process if slurm and state.name != "queued" else None
     host = (process.host if process else None) if slurm else submission.host
     others = (plan.nodes or 1) - 1 if slurm else 0
     parts = [

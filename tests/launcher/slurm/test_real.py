@@ -50,8 +50,6 @@ def test_states_are_true_with_and_without_accounting(
     if not accounting:
         monkeypatch.setenv("SLURM_CONF", slurm.slurm.conf_without_accounting)
     (good,) = bench.submit(bench.plan())
-    assert ls.main([good.name, f"run_root={bench.root}"]) == 0
-    assert re.search(rf"where +slurm job {job_of(good)} on n[12]\n", capsys.readouterr().out)
     (bad,) = bench.submit(bench.plan("sys.exit(3)"))
     (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
     (large,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))
@@ -66,6 +64,8 @@ def test_states_are_true_with_and_without_accounting(
     until(lambda: started(by_hand))
     call(["scancel", job_of(by_hand)])
     assert ended(good).name == "done"
+    assert ls.main([good.name, f"run_root={bench.root}"]) == 0
+    assert re.search(rf"where +slurm job {job_of(good)} on n[12]\n", capsys.readouterr().out)
     assert (good / "attempts/1/stdout.log").read_text() == "to stdout\n"
     assert ended(bad)[:2] == ("failed", "the trainer ended with exit code 3")
     assert ended(killed)[:2] == ("failed", "the trainer was killed by signal 9")
