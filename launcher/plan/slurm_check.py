@@ -29,16 +29,26 @@ def check_request(spec: JobSpec, facts: Facts) -> None:
 
 
 def advice(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
-    """A note on variables of the shell from which sbatch takes options: the launcher passes none of them on."""
+    """Notes on variables of the shell from which sbatch takes options, none of which the launcher passes on, and on
+    GPUs that the job sees beside those that it asked for."""
     cluster, slurm = spec.launch.cluster, facts.slurm
     if not isinstance(cluster, SlurmCluster) or slurm is None:
         return ()
     keys = {name: key for name, key in _VARIABLES.items() if getattr(cluster, key) is None}
     missed = [name for name in slurm.sbatch_variables if name in keys]
-    if not missed:
-        return ()
-    instead = ", ".join(f"cluster.{keys[name]}=..." for name in missed)
-    return (f"{', '.join(missed)} of this shell {'has' if len(missed) == 1 else 'have'} no effect; say {instead}",)
+    notes = []
+    if missed:
+        instead = ", ".join(f"cluster.{keys[name]}=..." for name in missed)
+        notes.append(
+            f"{', '.join(missed)} of this shell {'has' if len(missed) == 1 else 'have'} no effect; say {instead}"
+        )
+    most = max((known.gpus_per_node for known in _partitions(cluster, slurm)), default=0)
+    if "--exclusive" in cluster.flags and spec.launch.nodes == 1 and 0 < (spec.launch.gpus or 0) < most:
+        notes.append(
+            f"--exclusive gives the job all GPUs of its node: it sees up to {most}, not {spec.launch.gpus}, and Slurm "
+            f"charges them; gpus={most} counts them too"
+        )
+    return tuple(notes)
 
 
 CPUS_PER_GPU = 4

@@ -152,6 +152,12 @@ def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
         plan_of("gpus=0", *words, facts=with_gpus(*types))
 
 
+@pytest.mark.parametrize(("words", "said"), [(("gpus=1",), True), (("gpus=4",), False), (("gpus=0",), False)])
+def test_a_job_that_sees_more_gpus_than_it_asked_for_is_told(words: tuple[str, ...], said: bool) -> None:
+    advice = plan_of(*words, "cluster.flags=['--exclusive']").advice
+    assert any("it sees up to 4, not 1" in note for note in advice) == said
+
+
 @pytest.mark.parametrize("flag", ["gpus-per-node", "gres"])
 def test_gres_that_are_no_gpus_are_asked_for_beside_the_gpus(flag: str) -> None:
     text = render(plan_of("gpus=2", f"cluster.gpu_flag={flag}", "cluster.flags=['--gres=lscratch:10']"))
