@@ -13,21 +13,23 @@ import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from amp_launcher.around import script_source, wrap
+from amp_launcher.around import random_draws, script_source, wrap
 from amp_launcher.typed import SettingsError
 
 
 @contextlib.contextmanager
 def as_in_script(wrapper: str, packages: Collection[str], own: Collection[str] = ()) -> Iterator[None]:
     """Import a framework, which is these packages, in this context. In the process of this wrapper around a script the
-    environment is the script's, and behind it as before. `own` are variables that o1 needs: one that is set stays."""
+    environment is the script's, and behind it as before, and what is drawn is noted. `own` are variables that o1 needs:
+    one that is set stays."""
     if wrapper not in sys.orig_argv:
         yield
         return
     before = dict(os.environ)
     os.environ.update(_of_script(wrapper, packages, own))
     try:
-        yield
+        with random_draws.noted():
+            yield
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 import paddle
 
+from amp_launcher.around import random_draws
 from amp_launcher.around import wrap as shared
+from amp_launcher.around.once_imported import hidden
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.paddle import devices
@@ -36,7 +38,7 @@ class PaddleWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
-        with self.observer.observing(meter):
+        with self.observer.observing(meter), hidden("paddle", lambda library: random_draws.draw_again()):
             yield
 
     def give_way(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_launcher.around import keras_callback
+from amp_launcher.around import keras_callback, random_draws
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.once_imported import hidden, once_imported
@@ -101,7 +101,8 @@ class TensorFlowWrapper(Wrapper):
         self._counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
         meter.disturbed = lambda: self.profiling.running
         with (
-            hidden("keras", _check_backend),
+            hidden("keras", _imported),
+            hidden("tensorflow", lambda library: random_draws.draw_again()),
             self.observer.observing(),
             self._counter.counting(),
             keras_callback.attached(self._processes, each_batch=self.device.kind != "cuda"),
@@ -126,9 +127,10 @@ class TensorFlowWrapper(Wrapper):
             sys.modules["tf_keras"].mixed_precision.set_global_policy("float32")
 
 
-def _check_backend(library: Any) -> None:
+def _imported(library: Any) -> None:
     """The script imports Keras, which is there already. Raises `SettingsError` where alone it would have another
     backend."""
+    random_draws.draw_again()
     file = Path(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json").expanduser()
     backend, source = os.environ.get(KERAS_BACKEND), KERAS_BACKEND
     if not backend:

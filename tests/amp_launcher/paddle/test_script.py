@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import random
 import re
 
 import paddle
 import pytest
 
+from amp_launcher.around import random_draws
 from tests.amp_launcher.wrapped_scripts import run_script
 
 assert run_script
@@ -134,3 +137,12 @@ net = paddle.jit.to_static(nn.Sequential(*layers), full_graph={whole})
 def test_how_many_steps_a_scaler_skipped_is_not_known(run):
     code, printed, result = run(loop(before="scaler.is_enable = lambda: True  # as on a GPU"))
     assert (code, result["updates"]) == (0, {"attempted": 3, "applied": None}), printed.err
+
+
+def test_a_script_that_sets_a_seed_before_its_import_draws_behind_it_what_it_draws_alone(run_script, monkeypatch):
+    monkeypatch.setattr(random_draws, "_drawn", [functools.partial(random.getrandbits, 32)])
+    text = "import random\nrandom.seed(3)\nimport paddle\nprint(random.random())"
+    _, printed, _ = run_script("paddle", text, "amp=o0")
+    alone = random.Random(3)
+    alone.getrandbits(32)
+    assert str(alone.random()) in printed.out.split(), printed.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import shutil
 import socket
 import sys
@@ -11,7 +12,7 @@ import sys
 import keras
 import pytest
 
-from amp_launcher.around import script
+from amp_launcher.around import random_draws, script
 from amp_launcher.tensorflow import graph_rewrite
 from amp_launcher.tensorflow.precision import grappler
 from amp_launcher.world import rendezvous
@@ -497,6 +498,16 @@ def test_a_script_that_has_keras_on_another_backend_does_not_train_on_tensorflow
     code, printed, result = run(text, "amp=o0", environ={"KERAS_BACKEND": "", "KERAS_HOME": ""})
     assert (code, "started" in printed.out, "trained" in printed.out) == (1, True, False)
     assert says.format(tmp_path) in result["reason"]
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "keras"])
+def test_a_script_that_sets_a_seed_before_its_import_draws_behind_it_what_it_draws_alone(run, monkeypatch, name):
+    monkeypatch.setattr(random_draws, "_drawn", [functools.partial(random.getrandbits, 32)])
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    _, printed, _ = run(f"import random\nrandom.seed(3)\nimport {name}\nprint(random.random())", "amp=o0")
+    alone = random.Random(3)
+    alone.getrandbits(32)
+    assert str(alone.random()) in printed.out.split(), printed.err
 
 
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
