@@ -60,7 +60,7 @@ NO_KERNEL = (
     "amp={level} is torch.autocast around the script, and oneDNN has no kernel of this layer in {half} on this CPU, by "
     "hand either: call the layer in torch.autocast('cpu', enabled=False) on inputs.float(), or say amp=o0"
 )
-_OF_DTYPES = re.compile("BFloat16|Half|same dtype")
+_OF_DTYPES = re.compile(r"BFloat16|Half|same (d?type|scalar type)|self\.dtype")
 MADE_NONE = (
     " (its text has a Precision, which would apply the mode, and it made none: make it in every case, or say "
     "train.precision=launcher for what can be applied around the script)"

@@ -114,12 +114,22 @@ def test_a_loss_that_casts_its_own_weights_under_a_second_optimizer_is_told_so(r
     assert "autocast begins" not in ended.err + ended.result["reason"]
 
 
-def test_an_error_of_dtypes_under_autocast_is_explained(run):
-    text = PLAIN.replace("loss = (", "torch.tensordot(net(inputs), targets, 2)\n    loss = (")
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "torch.tensordot(net(inputs), targets, 2)",
+        "torch.zeros_like(targets).scatter_add(0, targets.argsort(0), net(inputs))",
+    ],
+)
+def test_an_error_of_dtypes_under_autocast_is_explained(run, fails):
+    text = PLAIN.replace("loss = (", f"{fails}\n    loss = (")
     ended = run(text, "amp=o1")
     assert (ended.code, ended.verdict) == (1, "unknown"), ended.err
     assert "under it layers give bfloat16 beside float32 weights" in ended.result["reason"]
     assert run(text, "amp=o0").verdict == "proved"
+
+
+def test_other_errors_under_autocast_are_explained_where_they_come_from_it(run):
     lacks = "could not create a primitive descriptor for the LSTM forward propagation primitive"
     ended = run(PLAIN.replace("loss = (", f"raise RuntimeError('{lacks}')\n    loss = ("), "amp=o1")
     assert "oneDNN has no kernel of this layer in bfloat16 on this CPU" in ended.result["reason"]
