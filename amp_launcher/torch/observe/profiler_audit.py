@@ -33,6 +33,8 @@ OPTIMIZER = "Optimizer.step#"
 
 _COMPILED = "## Call CompiledFxGraph"
 _COMPILING = "(dynamo_timed)"
+_BACKWARD = ("autograd::engine::evaluate_function", "Torch-Compiled Region: !")
+"""The second is of a backward that compiled autograd compiled as a whole: the number of one follows the mark."""
 _OPERATOR = re.compile(r"\w+::\w+")
 """A name of an operator: `flash_attn::forward`. Those of autograd's ranges have a colon more."""
 _OTHER_NAMES = {
@@ -178,7 +180,7 @@ class _Reader:
             else:
                 self.uncounted[short_name(name), outermost or operator] += 1
             return
-        backward = backward or name.startswith("autograd::engine::evaluate_function")
+        backward = backward or name.startswith(_BACKWARD)
         # Launches of what no operation launches, as Triton's kernels or a graph, belong to no range in the tree.
         launched = event.tag == _EventType.Kineto and not outermost and _within(event, self._compiled)
         compiled = compiled or launched or name.startswith(_COMPILED)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
@@ -74,6 +75,12 @@ def test_an_honest_compiled_run_is_proved_from_the_code_that_ran(make: Callable[
     assert proved(training.run())["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
     for report in training.observer.reports:
         assert {call["compiled"] for call in report["calls"]} == {True}, "no product ran eagerly"
+
+
+def test_a_backward_that_compiled_autograd_compiles_is_proved() -> None:
+    training = Training(Dense, O1, compile=True)
+    with compiled_autograd._enable(torch.compile):
+        assert proved(training.run(4, watched={2, 4}))["half_flop_share"] == 1.0
 
 
 @pytest.mark.parametrize(
