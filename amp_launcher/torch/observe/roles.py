@@ -170,6 +170,11 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def in_transform() -> bool:
+    """Whether what runs is a function that `torch.func` transforms, as `grad` does and `vmap`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def in_thread_of_autograd() -> bool:
     """Whether autograd started this thread, as it does for a GPU's part of a backward. Python knows no such thread
     until something asks for the current one."""

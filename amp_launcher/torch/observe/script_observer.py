@@ -35,7 +35,7 @@ from amp_launcher.torch.observe.forward_hook import ForwardHook
 from amp_launcher.torch.observe.observed_thread import IN_A_THREAD, TOLD_AT, ObservedThread
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.recording import warm_ups_noted
-from amp_launcher.torch.observe.roles import in_backward
+from amp_launcher.torch.observe.roles import in_backward, in_transform
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from amp_launcher.torch.precision.model_checks import several_ranks
@@ -46,7 +46,8 @@ BY_HAND = 4
 MOST_OPERATIONS = 200_000
 """Operations in a span after which observing ends: while torch's profiler records them, each takes 17 KB."""
 MOST_IDLE = 10_000
-"""So many operations without a backward or a step are an evaluation or a rollout, not the forward of a step."""
+"""So many operations without a backward or a step are an evaluation, a rollout, or of `torch.func`, whose gradients may
+belong to no step; not the forward of a step."""
 TOO_MANY = f"no step ended within {MOST_OPERATIONS:,} operations: to observe more of them would take too much memory"
 NOTHING_STEPPED = (
     "no torch optimizer stepped, and no weights of a called module were written in place after each of several "
@@ -319,7 +320,7 @@ class ScriptObserver:
 
     def _backward_ended(self, of_weights: bool) -> None:
         self._ran_backward = True
-        if is_dynamo_compiling() or self._thread.is_elsewhere():
+        if is_dynamo_compiling() or self._thread.is_elsewhere() or in_transform():
             return
         if self._span is not None:
             self._span.backward_ended()

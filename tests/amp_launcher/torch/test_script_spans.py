@@ -153,6 +153,13 @@ for step in range(12):
             weight -= 0.01 * weight.grad
             weight.grad = None
 """
+OF_A_FUNCTION = """
+of_weights = lambda weights: (torch.func.functional_call(net, weights, (inputs,)) ** 2).mean()
+weights = {name: weight.detach() for name, weight in net.named_parameters()}
+for _ in range(200):
+    slopes = torch.func.grad(of_weights)(weights)
+    weights = {name: weight - 0.1 * slopes[name] for name, weight in weights.items()}
+"""
 ACCUMULATED = STEPS.replace("    gradients()\n", "    for _ in range(6):\n        gradients()\n")
 
 
@@ -180,9 +187,19 @@ LONG = STEPS.replace(
         (_each_step("torch.no_grad"), "step 1 "),
         (_each_step("torch.inference_mode"), "step 1 "),
         (_each_step("torch.enable_grad"), "step 1 "),
+        (OF_A_FUNCTION + STEPS, "step 2 "),
         (LONG, "step 4 "),
     ],
-    ids=["before", "by hand", "accumulated", "no_grad", "inference_mode", "with gradients", "long forward"],
+    ids=[
+        "before",
+        "by hand",
+        "accumulated",
+        "no_grad",
+        "inference_mode",
+        "with gradients",
+        "torch.func",
+        "long forward",
+    ],
 )
 def test_an_evaluation_of_many_operations_is_not_observed_to_its_end(run_script, tmp_path, monkeypatch, text, steps):
     """What a span costs does not grow with what is evaluated or rolled out beside the training in it."""
