@@ -6,10 +6,16 @@ import mmap
 import os
 import resource
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 MATTERS = 1.0
 """Seconds of computing from which other processes may have trained: importing a framework takes longer."""
 RANKS = "ranks are observed where train.processes=N starts them, by torchrun, or the script by torch's mp.spawn"
+FRAMEWORKS = (b"/libtorch_cpu.so", b"/libtensorflow", b"/libpaddle.so")
+"""Libraries that a process has which trains; a tracker's has none of them."""
+COMPILES = b"compile_worker"
+"""In the command of the processes in which torch compiles, which have it too."""
 _NUMBER = struct.Struct("q")
 
 
@@ -30,7 +36,7 @@ class ChildProcesses:
 
     def told(self) -> str:
         """What they did instead of the script's own process; empty where they did little."""
-        seconds = _seconds_of_ended() - self._before
+        seconds = _seconds_of_ended() - self._before + _seconds_of_living(os.getpid())
         if steps := self._steps():
             did = f"processes that the script forked took {steps} optimizer steps"
         elif seconds >= MATTERS and not self.are_observed:
@@ -47,3 +53,33 @@ def _seconds_of_ended() -> float:
     """What the processes that this one started, and that have ended, computed."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def _seconds_of_living(process: int) -> float:
+    """What the processes below this one computed that live, as Ray's do until the script ends, and have a framework."""
+    ticks, children = {}, dict[int, list[int]]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        ticks[pid := int(stat.parent.name)] = int(fields[11]) + int(fields[12])
+        children.setdefault(int(fields[1]), []).append(pid)
+    return sum(ticks[pid] for pid in _below(process, children) if _may_train(pid)) / os.sysconf("SC_CLK_TCK")
+
+
+def _below(process: int, children: dict[int, list[int]]) -> Iterator[int]:
+    for child in children.get(process, ()):
+        yield child
+        yield from _below(child, children)
+
+
+def _may_train(process: int) -> bool:
+    folder = Path(f"/proc/{process}")
+    try:
+        if COMPILES in (folder / "cmdline").read_bytes():
+            return False
+        maps = (folder / "maps").read_bytes()
+    except OSError:
+        return False
+    return any(library in maps for library in FRAMEWORKS)
