@@ -57,8 +57,9 @@ class Audit:
     """The profiler's record of one step."""
 
     calls: list[Call] = field(default_factory=list)
-    """In the order in which they ran, each with the outermost aten operation around it as its function. Of compiled
-    code they are the library kernels that it calls, without those that the compiler wrote itself."""
+    """In the order in which they ran, each with the outermost aten operation around it as its function, those of
+    libraries without operands. Of compiled code they are the library kernels that it calls, without those that the
+    compiler wrote itself."""
     listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
     kernels: int = 0
@@ -105,7 +106,8 @@ def disagreement(calls: Sequence[Call], audit: Audit) -> str:
     """
     eager, profiled = ([call for call in own if not call.compiled] for own in (calls, audit.calls))
     for call, seen in zip(eager, profiled, strict=False):
-        if (call.operation, call.backward, call.operands) != (seen.operation, seen.backward, seen.operands):
+        operands = seen.operands or call.operands
+        if (call.operation, call.backward, call.operands) != (seen.operation, seen.backward, operands):
             return f"the dispatch mode saw {_describe(call)} where the profiler saw {_describe(seen)}"
     if len(eager) != len(profiled):
         return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(profiled)}"
@@ -171,7 +173,7 @@ class _Reader:
         """Read an event and those within; the rest says what is around it: `outermost` of aten, `operator` of any
         namespace."""
         name = event.name
-        if name.endswith(_COMPILING) or name in self._counted:
+        if name.endswith(_COMPILING):
             self.kernels += self._matrix_kernels(event)
             return
         if _is_matrix_kernel(event):
@@ -181,6 +183,12 @@ class _Reader:
                 self.uncounted[short_name(name), outermost or operator] += 1
             return
         backward = backward or name.startswith(_BACKWARD)
+        if name in self._counted:
+            if not compiled and not self._is_excluded(event, backward) and not self._is_recalled(event):
+                call = Call(operation=name.partition("::")[2], backward=backward, operands=())
+                self.calls.append((event.start_time_ns, call))
+            self.kernels += self._matrix_kernels(event)
+            return
         # Launches of what no operation launches, as Triton's kernels or a graph, belong to no range in the tree.
         launched = event.tag == _EventType.Kineto and not outermost and _within(event, self._compiled)
         compiled = compiled or launched or name.startswith(_COMPILED)

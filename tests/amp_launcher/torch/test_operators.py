@@ -12,9 +12,11 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from amp_launcher.precision import operators
+from amp_launcher.precision.levels import Amp
 from amp_launcher.torch.observe.dispatch_observer import DispatchObserver
 from amp_launcher.torch.observe.flops import FORMULAS
 from amp_launcher.torch.observe.modules import Modules
+from tests.amp_launcher.torch.observed_runs import Dense, report_of
 
 HALF = torch.bfloat16
 
@@ -24,11 +26,11 @@ def define() -> Iterator[Callable[..., Any]]:
     """Registers an operator with a CPU kernel that returns its first argument's copy, or nothing."""
     with ExitStack() as stack:
 
-        def define(name: str, schema: str, *, tags: tuple[Any, ...] = ()) -> Any:
+        def define(name: str, schema: str, *, tags: tuple[Any, ...] = (), kernel: Any = None) -> Any:
             namespace, _, own = name.partition("::")
             library = stack.enter_context(torch.library._scoped_library(namespace, "FRAGMENT"))
             library.define(own + schema, tags=tags)
-            library.impl(own, lambda first, *rest, **named: first.clone(), "CPU")
+            library.impl(own, kernel or (lambda first, *rest, **named: first.clone()), "CPU")
             return getattr(getattr(torch.ops, namespace), own)
 
         yield define
@@ -67,6 +69,23 @@ def test_products_of_libraries_are_counted(define: Any, name: str, schema: str, 
     operator = define(name, schema)
     mode = seen(lambda: operator(*given))
     assert [(call.flops, call.dtype) for call in mode.calls] == [(work, "bfloat16")]
+
+
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_a_product_of_a_library_is_one_to_both_observers(define: Any, multiplies: bool) -> None:
+    """Whatever its kernel calls below the dispatcher's modes, as that of bitsandbytes does on a CPU."""
+    kernel = (lambda first, second: first @ second) if multiplies else None
+    operator = define("bitsandbytes::gemm_of_both", "(Tensor A, Tensor B) -> Tensor", kernel=kernel)
+
+    class Quantized(Dense):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(operator(inputs, torch.eye(32)))
+
+    report = report_of(Quantized, Amp(level="o0"))
+    assert not report["audit"]
+    forward = [call for call in report["calls"] if not call["backward"]]
+    assert [call["operation"] for call in forward] == ["gemm_of_both", "addmm"]
+    assert forward[1]["functions"] == ["linear"], "as the profiler shows of the products behind it"
 
 
 @pytest.mark.parametrize(
