@@ -22,7 +22,7 @@ from tests.amp_launcher.wrapped_scripts import WRAPPERS
 ROOT = Path(script.__file__).parents[1]
 BELOW = f"{ROOT}/"
 SHARED = ("around/early.py", "loop/profiling.py", "around/schedule.py")
-THIN = {"__torch_dispatch__", "_before_forward", "counting", "leave", "observing", "__init__"}
+THIN = {"__torch_dispatch__", "_before_forward", "counting", "leave", "observing", "traced", "__init__"}
 """Functions that run the script's own code, all that is theirs in hooks; and what is made before the script starts."""
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
+from amp_launcher.around.replaced import replaced
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe import flops, operators
 from amp_launcher.torch.observe.calls import Call, dtype_name, tensors
@@ -36,6 +37,7 @@ from amp_launcher.torch.observe.operators import (
     UNKNOWN,
 )
 from amp_launcher.torch.observe.outside import Writers
+from amp_launcher.torch.observe.profiler_audit import PROBE
 from amp_launcher.torch.observe.roles import Roles, has_gradients, in_backward
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -329,6 +331,34 @@ def beneath(mode: TorchDispatchMode) -> Iterator[None]:
     finally:
         with _lifted(mode):
             mode.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def left_out_of_traces(mode: TorchDispatchMode) -> Iterator[None]:
+    """While open, `torch.jit.trace` records without this mode: under one it can't record some layers, as a batch norm,
+    and raises. What it computes is no training."""
+    with contextlib.ExitStack() as stack:
+        for name in ("_trace_impl", "trace_module"):
+            stack.enter_context(replaced(torch.jit._trace, name, _without(mode, getattr(torch.jit._trace, name))))
+        stack.enter_context(replaced(torch.jit, "trace_module", torch.jit._trace.trace_module))
+        yield
+
+
+def _without(mode: TorchDispatchMode, trace: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(trace)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        if mode not in _get_current_dispatch_mode_stack():
+            return trace(*args, **kwargs)
+        with _lifted(mode):
+            _pop_mode()
+        try:
+            with torch.profiler.record_function(PROBE):
+                return trace(*args, **kwargs)
+        finally:
+            with _lifted(None):
+                _push_mode(mode)
+
+    return traced
 
 
 @contextlib.contextmanager

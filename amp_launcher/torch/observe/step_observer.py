@@ -80,6 +80,7 @@ class StepObserver:
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
             stack.callback(self._first_step.close)
         stack.enter_context(dispatch_observer.beneath(self.mode))
+        stack.enter_context(dispatch_observer.left_out_of_traces(self.mode))
 
     def rest(self) -> None:
         """Observe no further operation."""

@@ -20,6 +20,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 for step in range(3):
     optimizer.zero_grad()
     scaler.scale(net(inputs).square().mean()).backward()
+    torch.jit.trace(net, inputs)
     scaler.step(optimizer)
     scaler.update()
 weight = torch.nn.Parameter(torch.ones(4, 4))

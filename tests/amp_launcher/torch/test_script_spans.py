@@ -275,3 +275,12 @@ def test_what_a_script_calls_after_its_last_step_is_no_change(run_script, tmp_pa
     head = HEAD.replace("net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))", LAYERS)
     ended = in_process(run_script, tmp_path)(head + LATER, "amp=o0")
     assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
+
+
+@pytest.mark.parametrize("trace", ["trace(norm, rows)", "trace_module(norm, {'forward': rows})"])
+def test_a_module_is_traced_in_an_observed_step_as_without_an_observer(run_script, tmp_path, trace):
+    """As TensorBoard's `add_graph` does it."""
+    traced = f"    gradients()\n    torch.jit.{trace}\n"
+    text = "norm, rows = torch.nn.BatchNorm1d(4), torch.randn(8, 4)\n" + STEPS.replace("    gradients()\n", traced)
+    ended = in_process(run_script, tmp_path)(HEAD + text, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.err
