@@ -95,13 +95,15 @@ class Recording:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. The
-    variable is gone afterwards, as processes that the script starts have an environment of their own."""
-    if _QUIET in os.environ:
-        yield
-        return
+    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. That is
+    so too where the script has set the variable, as YOLOv5 does, since alone it has no profiler. Processes that it starts
+    find its own value."""
+    before = os.environ.get(_QUIET)
     os.environ[_QUIET] = "99"
     try:
         yield
     finally:
-        del os.environ[_QUIET]
+        if before is None:
+            del os.environ[_QUIET]
+        else:
+            os.environ[_QUIET] = before

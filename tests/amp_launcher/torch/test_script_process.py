@@ -80,9 +80,12 @@ def run_alone(folder, text):
 
 
 def test_a_script_that_ends_within_its_first_step_ends_as_it_would_alone(tmp_path):
-    """Python itself crashes at its end if torch still records the step."""
-    ended = run_alone(tmp_path, HEAD + "net(inputs)\nraise ValueError('no data')\n")
-    assert ended.returncode == 1, ended
+    """Python itself crashes at its end if torch still records the step. What is observed prints nothing, whatever the
+    script lets torch's profiler print."""
+    variable = "import os\nos.environ['KINETO_LOG_LEVEL'] = '5'\n"
+    ended = run_alone(tmp_path, f"{variable}{HEAD}net(inputs)\nraise ValueError(os.environ['KINETO_LOG_LEVEL'])\n")
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1].endswith("ValueError: 5"), ended
+    assert "profiler" not in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit()"])
