@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ FRAMEWORKS = (b"/libtorch_cpu.so", b"/libtensorflow", b"/libpaddle.so")
 """Libraries that a process has which trains; a tracker's has none of them."""
 COMPILES = b"compile_worker"
 """In the command of the processes in which torch compiles, which have it too."""
+TICKS = os.sysconf("SC_CLK_TCK")
+"""In a second."""
 _NUMBER = struct.Struct("q")
 
 
@@ -28,6 +31,7 @@ class ChildProcesses:
         self._process = os.getpid()
         self._shared = mmap.mmap(-1, _NUMBER.size)
         self._before = _seconds_of_ended()
+        self._began = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
 
     def stepped(self) -> None:
         """An optimizer has stepped in this process."""
@@ -36,7 +40,7 @@ class ChildProcesses:
 
     def told(self) -> str:
         """What they did instead of the script's own process; empty where they did little."""
-        seconds = _seconds_of_ended() - self._before + _seconds_of_living(os.getpid())
+        seconds = _seconds_of_ended() - self._before + _seconds_of_living(os.getpid(), self._began)
         if steps := self._steps():
             did = f"processes that the script forked took {steps} optimizer steps"
         elif seconds >= MATTERS and not self.are_observed:
@@ -55,17 +59,18 @@ def _seconds_of_ended() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _seconds_of_living(process: int) -> float:
-    """What the processes below this one computed that live, as Ray's do until the script ends, and have a framework."""
+def _seconds_of_living(process: int, since: int) -> float:
+    """What the processes below this one computed that live, as Ray's do until the script ends, that have a framework,
+    and that were started since so many ticks after the machine's start."""
     ticks, children = {}, dict[int, list[int]]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_bytes().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue
-        ticks[pid := int(stat.parent.name)] = int(fields[11]) + int(fields[12])
+        ticks[pid := int(stat.parent.name)] = int(fields[11]) + int(fields[12]) if int(fields[19]) >= since else 0
         children.setdefault(int(fields[1]), []).append(pid)
-    return sum(ticks[pid] for pid in _below(process, children) if _may_train(pid)) / os.sysconf("SC_CLK_TCK")
+    return sum(ticks[pid] for pid in _below(process, children) if _may_train(pid)) / TICKS
 
 
 def _below(process: int, children: dict[int, list[int]]) -> Iterator[int]:

@@ -95,9 +95,9 @@ class Recording:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. That is
-    so too where the script has set the variable, as YOLOv5 does, since alone it has no profiler. Processes that it starts
-    find its own value."""
+    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. So too
+    where the script has set the variable, as YOLOv5 does: alone it has no profiler. Processes that it starts find its
+    own value."""
     before = os.environ.get(_QUIET)
     os.environ[_QUIET] = "99"
     try:

@@ -34,5 +34,6 @@ def test_living_processes_that_have_a_framework_are_counted(tmp_path, library, t
         try:
             assert started.stdout.readline() == b"\n"
             assert ("processes that the script started computed for 1 s" in children.told()) == told
+            assert ChildProcesses().told() == "", "of those that ran before the script nothing is counted"
         finally:
             os.killpg(started.pid, signal.SIGKILL)
