@@ -61,7 +61,9 @@ class Bench:
         plan = resolve(spec, facts)
         if "\n" in behaviour:
             text, behaviour = behaviour, f"exec(open({str(self.dump)!r} + '.py').read())"
-            self.dump.with_name("dump.py").write_text(text)
+            program = self.dump.with_name("dump.py")
+            if not program.exists() or program.read_text() != text:  # else a job that starts may find it empty
+                program.write_text(text)
         return dataclasses.replace(plan, env={**plan.env, "DUMP": str(self.dump), "BEHAVIOUR": behaviour})
 
     @staticmethod
