@@ -90,9 +90,8 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
             if stopping.stop_of(folder).possible:
                 stopping.request_stop(folder)
 
-    plan = store.read(PlanRecord, folders[0] / "plan.json", ("script", "arms"))
     # The output of several runs, or of the blocks of a comparison, would be mixed up.
-    output = len(folders) == 1 and plan.script is not None and not plan.arms
+    output = len(folders) == 1 and _is_single_script(folders[0])
     if output:
         last_words = _after_output
     with notices.told(folders):
@@ -107,3 +106,8 @@ def _after_output(states: Mapping[Path, State], width: int) -> list[str]:
 
     ((folder, state),) = states.items()
     return ended_runs.of_run(folder, state, time.time(), width, printed=True)
+
+
+def _is_single_script(folder: Path) -> bool:
+    plan = store.read(PlanRecord, folder / "plan.json", ("script", "arms"))
+    return plan.script is not None and not plan.arms
